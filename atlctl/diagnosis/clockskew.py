@@ -1,8 +1,8 @@
-"""Make the times of different workers comparable, with the remaining uncertainty.
+"""Makes the times of different workers comparable, with the remaining uncertainty.
 
-A node's stamp is UTC, a process's own time is local and torch's has no year. If a worker's log has both, its zone is
-known; otherwise all workers are assumed to share one. Clocks that disagree are found by lines that all workers print in
-step: ranks that meet in a collective print the same step at the same moment.
+A node's stamp is UTC, a process's own time is local, and torch's has no year. If a worker's log has both, its time zone
+is known; otherwise all workers are assumed to share one. Differing clocks are detected by lines that all workers print
+in step: ranks that meet in a collective print the same step at the same moment.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from atlctl.diagnosis.logline import Moment, When, dated_near
 #: Zones are multiples of a quarter of an hour, up to 14 hours.
 _QUARTER = 900
 _FARTHEST = 14 * 3600
-#: The middle of the year 2000: where no line of any log has a year.
+#: The middle of the year 2000: the reference if no line of any log has a year.
 _UNDATED = 962_409_600.0
-#: Common lines from which two clocks are compared, and how far their differences may scatter.
+#: The least number of common lines to compare two clocks, and the most scatter of their differences in seconds.
 _MIN_MARKS = 3
 _SCATTER = 0.5
-#: Ranks that meet in a collective at each step scatter less.
+#: The most scatter of ranks that meet in a collective at each step.
 _IN_STEP = 0.05
-#: A difference that is the ranks' own, not the clocks'.
+#: A smaller difference is one of the ranks, not of the clocks.
 _NEGLIGIBLE = 0.1
 
 
 class Clocks:
     """The clocks of a job's workers.
 
-    `skew` is how far a worker is ahead of the first, if that is known; in `loose` are those of which it is known only
-    roughly, since ranks did not print in step. `adrift`: a worker's stamps are another clock's than its processes'.
+    `skew` is the seconds by which a worker is ahead of the first, if known; `loose` are workers with a rough skew,
+    because ranks did not print in step. `adrift`: a worker's stamps are from another clock than its processes' times.
     """
 
     def __init__(self, workers: Sequence[WorkerEvidence]) -> None:
@@ -43,7 +43,7 @@ class Clocks:
         self.skew, self.loose = _skews(workers)
 
     def when(self, worker: str, moment: Moment | None) -> When | None:
-        """`moment` of a worker, None if it has none or the day does not exist."""
+        """The comparable time of a worker's `moment`; None if there is none or the day does not exist."""
         if moment is None:
             return None
         seconds = moment.seconds if moment.dated else dated_near(moment.seconds, self._reference)
@@ -73,7 +73,7 @@ def _zone(item: WorkerEvidence) -> float | None:
 
 
 def _dated(item: WorkerEvidence) -> float | None:
-    """Any time of the log that has its year."""
+    """Any time in the log that has a year."""
     for moment in [item.log.first, item.log.last] if item.log else []:
         if moment and moment.dated:
             return moment.seconds
@@ -85,7 +85,7 @@ def _dated(item: WorkerEvidence) -> float | None:
 
 
 def _skews(workers: Sequence[WorkerEvidence]) -> tuple[Mapping[str, float], frozenset[str]]:
-    """How far each worker's clock is ahead of the first comparable one's, and of which that is known only roughly."""
+    """The seconds by which each clock is ahead of the first comparable worker's, and the workers with a rough value."""
     marked = [(item.worker, item.log.marks) for item in workers if item.log and len(item.log.marks) >= _MIN_MARKS]
     if len(marked) < 2:
         return {}, frozenset()

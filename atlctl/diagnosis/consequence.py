@@ -1,8 +1,8 @@
-"""Classify failures that are only the consequence of a peer's.
+"""Classifies failures that are only the consequence of a peer's failure.
 
-When one rank of a job leaves, the kernel closes its sockets. Ranks that wait for it in a collective then fail, too: at
+When one rank of a job exits, the kernel closes its sockets. Ranks that wait for it in a collective then fail too: at
 once with a closed or reset connection, or, if the peer hangs, with a timeout. torchrun ends the other processes of its
-worker with SIGTERM, after 30 s with SIGKILL. Such messages mean that another rank was first.
+worker with SIGTERM, after 30 s with SIGKILL. Such messages mean that another rank failed first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LIMIT = 4096
 class Sort(StrEnum):
     """The implication of a victim's message for the peer."""
 
-    #: It waited for a peer until a timeout: a rank did not come.
+    #: It waited for a peer until a timeout: a rank did not join.
     WAITED = "waited"
     #: Its own watchdog thread made no progress: it is stuck in a call to the GPU, or its peers are.
     STUCK = "stuck"
@@ -31,28 +31,28 @@ class Sort(StrEnum):
     STORE_LEFT = "store_left"
     #: It could not connect to its peers at a start: they are gone, or a restart read old addresses.
     MESH = "mesh"
-    #: It received another number of bytes than it expected: two ranks disagree, it or its peer is wrong.
+    #: It received a different number of bytes than expected: it or its peer is wrong.
     SIZES = "sizes"
-    #: Other words of the end of a peer or of the whole job.
+    #: Another message about the end of a peer or of the whole job.
     FOLLOWED = "followed"
 
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """Why a text is a victim's. `peer` is the other end's address or host name, where the text has one."""
+    """The reason why a text is a victim's. `peer` is the other end's address or host name, if the text has one."""
 
     sort: Sort
     reason: str
     peer: str | None = None
 
 
-#: How torch reports that ranks ran different collectives under one number (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+#: torch's report of different collectives under one number (TORCH_DISTRIBUTED_DEBUG=DETAIL).
 COLLECTIVE_MISMATCH = "Detected mismatch between collectives"
 _NCCL_WAITED = Message("NCCL: waited in a collective until the timeout")
 #: gloo prints `[ADDRESS]:PORT`, NCCL `HOST<PORT>`.
 _PEER = r"(?:\[(?P<peer>[^\]\s]{1,80})\]|(?P<host>[\w.:\-]{1,80})<\d)"
 
-#: The first that matches is taken.
+#: The first match wins.
 _TEXTS: tuple[tuple[re.Pattern[str], Sort, str], ...] = tuple(
     (re.compile(pattern), sort, reason)
     for pattern, sort, reason in (
@@ -133,12 +133,12 @@ _NO_TEXT = re.compile(
 
 
 def own_text(text: str | None) -> str | None:
-    """`text`, or None if it is torchelastic's stand-in for a process that left no text."""
+    """`text`, or None if it is torchelastic's placeholder for a process without an error text."""
     return None if not text or _NO_TEXT.match(text) else text
 
 
 def consequence_of(text: str | None) -> Consequence | None:
-    """Why this text is a victim's, or None. Only its first 4096 characters are looked at."""
+    """The reason why this text is a victim's, or None. Only its first 4,096 characters are searched."""
     own = own_text(text)
     if own is None:
         return None

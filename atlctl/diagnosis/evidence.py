@@ -1,6 +1,6 @@
-"""The evidence of a job before any judgement, and whether more of its logs has to be read.
+"""The evidence of a job before any judgement, and the check whether more of its logs must be read.
 
-Everything is optional, each part adds.
+All evidence is optional.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from atlctl.jobs.model import State
 
 @dataclass(frozen=True, slots=True)
 class RankLogFacts:
-    """The output of one process in torchelastic's own files (`--redirects`, `--tee`). Paths are the collector's."""
+    """The output of one rank in torchelastic's files (`--redirects`, `--tee`). Paths are those of the saved copies."""
 
     attempt: int
     local_rank: int
@@ -47,7 +47,7 @@ class WorkerEvidence:
 
 @dataclass(frozen=True, slots=True)
 class JobEvidence:
-    """All workers in their order, and the platform's facts about the job.
+    """All workers in order, and the platform's facts about the job.
 
     `expected`: the number of workers the job should have, None if unknown. `missing` are the names or indexes of
     workers that should exist and were never seen.
@@ -60,7 +60,7 @@ class JobEvidence:
 
     @property
     def deleted(self) -> dict[str, float]:
-        """Workers whose pods their controller has deleted, and when, in seconds since the epoch."""
+        """Workers whose pods were deleted by their controller, with the time in seconds since the epoch."""
         return {
             event.worker: event.first
             for event in reversed(self.events)
@@ -73,15 +73,15 @@ def _is_deletion(event: Event) -> bool:
     return news is not None and news.what == "deleted"
 
 
-#: Lines before a log's first sign of failure that show that it had run well before.
+#: Lines before a log's first sign of failure that are enough to show normal operation.
 LINES_BEFORE = 2_000
-#: Seconds before the job's first sign of failure from which on every log should have been read.
+#: Seconds before the job's first sign of failure from which every log must be read.
 SECONDS_BEFORE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """The end of one log: its facts, whether it is all of the log, when its first line was printed (seconds, epoch)."""
+    """The end of one log: its facts, whether it is the whole log, the time of its first line (seconds, epoch)."""
 
     facts: LogFacts
     whole: bool
@@ -89,7 +89,7 @@ class ReadPart:
 
 
 def first_sign(facts: LogFacts) -> tuple[int, float | None] | None:
-    """The line of the first sign of failure, and when it was printed; None if there is none."""
+    """The line number and time of the first sign of failure; None if there is none."""
     signs = [(trace.line_no, _epoch(trace.time)) for trace in facts.traces[:1]]
     signs += [(note.line_no, _epoch(facts.moments.get(note.line_no))) for note in facts.notes[:1]]
     signs += [(hit.line_no, _epoch(hit.time)) for hit in facts.hits[:1]]
@@ -101,17 +101,17 @@ def _epoch(moment: Moment | None) -> float | None:
 
 
 def beginning(parts: Mapping[str, ReadPart]) -> float | None:
-    """From when on every log should have been read, seconds since the epoch; None if no sign has a time."""
+    """The time from which every log must be read, seconds since the epoch; None if no sign has a time."""
     signs = [first_sign(part.facts) for part in parts.values()]
     times = [sign[1] for sign in signs if sign is not None and sign[1] is not None]
     return min(times) - SECONDS_BEFORE if times else None
 
 
 def uncovered(parts: Mapping[str, ReadPart]) -> frozenset[str]:
-    """The workers whose logs have to be read further before the job's first failure is known.
+    """The workers whose logs must be read further to find the job's first failure.
 
-    Those whose first sign of failure comes too soon after the part's beginning, and those whose part begins later than
-    the first failure of the whole job. If no log shows any sign, all that are incomplete.
+    These are workers whose first sign of failure is too close to the start of the part, and workers whose part begins
+    after the first failure of the job. If no log shows any sign, all workers with incomplete logs.
     """
     signs = {name: first_sign(part.facts) for name, part in parts.items()}
     if not any(signs.values()):

@@ -1,4 +1,4 @@
-"""Judge one process in isolation: did it fail by itself, follow a peer, or was it ended by its agent?"""
+"""Judges one process by itself: it failed, it followed a failed peer, or its agent ended it."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from atlctl.i18n import Message
 
 
 class Part(StrEnum):
-    """The part of a process in the failure."""
+    """The role of a process in the failure."""
 
     INITIATOR = "initiator"
     VICTIM = "victim"
     #: Ended by its agent; it logged no error.
     ENDED = "ended"
-    #: It is known to have lived, and its end is not reported.
+    #: It was running, and no line reports its end.
     SILENT = "silent"
 
 
 class Strength(IntEnum):
-    """How much speaks for an initiator."""
+    """The strength of the evidence that a process is an initiator."""
 
     #: Exit code 1 and nothing else: victims can look like that too.
     OPAQUE = 1
     #: A specific exit code, an abort, or an exception mixed with a peer's consequence.
     SOME = 2
-    #: Its own words, or a death by a signal that no peer causes.
+    #: Its own error message, or death by a signal that no peer causes.
     STRONG = 3
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One process's end, judged. `line_no` and `text` are the best evidence; `sort` and `peer` a victim's.
+    """The judged end of one process. `line_no` and `text` are the best evidence; `sort` and `peer` are of a victim.
 
-    `raised` is the exception of which the message is.
+    `raised` is the exception that the message comes from.
     """
 
     process: Process
@@ -90,14 +90,14 @@ class Failure:
 
 
 class Judge:
-    """Judges the processes of one worker by their words (`matcher` names the category)."""
+    """Judges the processes of one worker by their output (`matcher` finds the category)."""
 
     def __init__(self, matcher: Matcher, log: LogFacts) -> None:
         self._matcher = matcher
         self._log = log
 
     def judge(self, process: Process) -> Failure:
-        """Judge this process. Every process gets an answer; it is not compared with others here."""
+        """Judges this process, without comparing it with others. Every process gets an answer."""
         timeouts = [said for said in process.said if said.says is Says.TIMEOUT]
         died = [said for said in process.said if said.says is Says.DIED]
         chain = process.chain()
@@ -130,7 +130,7 @@ class Judge:
         category = match.signature.category if match else "python_exception"
         if part is Part.INITIATOR and match and match.signature.role in (LineRole.CASCADE, LineRole.CONTEXT):
             category = "python_exception"
-        # Of a chain that begins with its own error and ends with a lost peer the beginning is what happened.
+        # If a chain begins with the process's own error and ends with a lost peer, the first error is the cause.
         shown = first if part is Part.INITIATOR and end else last
         made = self._made(process, part, strength, category, shown.line_no or line_no, time, shown)
         return _with(made, origin or end, match.signature.id if match else "")
@@ -180,7 +180,7 @@ class Judge:
         if code == -6:
             dumped = next((said for said in process.said if said.says is Says.COUNTERS), None)
             if victim is None and hit is None and dumped is not None:
-                # A peer's watchdog asked for its counters: it was ended with all others, and the counters decide.
+                # A peer's watchdog requested its counters: it was ended with all others, and the counters decide.
                 waited = self._statement(process, dumped, Part.VICTIM, None)
                 return replace(
                     waited,
@@ -227,7 +227,7 @@ class Judge:
         )
 
     def _time(self, process: Process) -> Moment | None:
-        """The best of: the stamp of its words, its error file, its own clock, the summary, the agent's notice."""
+        """The best known time: of its message's stamp, its error file, its own clock, the summary, the agent's note."""
         for trace in reversed(process.traces):
             if trace.time is not None and not trace.thread:
                 return trace.time
@@ -247,7 +247,7 @@ class Judge:
         return None
 
     def _noticed(self, process: Process) -> Moment | None:
-        """When the agent began to end the others: nearer to the death than its report behind that."""
+        """The time at which the agent began to end the others: closer to the death than its later report."""
         assert process.note is not None
         end, first = process.note.line_no, None
         for note in reversed(self._log.notes):
@@ -258,16 +258,16 @@ class Judge:
         return first
 
 
-#: Signals that others send, and what they mean for a process. A shell's exit code is 128 + the signal's number.
+#: Signals that other processes send, and their categories. A shell's exit code is 128 + the signal's number.
 _SENT = {1: "terminal_hangup", 2: "interrupted", 9: "killed", 15: "terminated"}
 #: Exceptions that a signal from the agent raises in Python.
 _ASKED_TO_LEAVE = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
-#: Categories that say little: a better word in the message's further lines replaces them.
+#: General categories: a more specific one from the message's further lines replaces them.
 _GENERAL = frozenset({"python_exception", "nccl_cuda_error", "nccl_system_error", "unknown"})
 
 
 def _is_warning(hit: SignatureHit) -> bool:
-    """Whether PyTorch's C++ log has it as a warning: at the end of a good run stores and sockets complain, too."""
+    """Whether it is a warning of PyTorch's C++ log: stores and sockets also warn at the end of a successful run."""
     return hit.text.startswith("[W")
 
 

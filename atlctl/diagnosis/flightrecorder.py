@@ -1,14 +1,14 @@
 """Dumps of PyTorch's flight recorder: the collectives that each rank entered, and ranks that did not join.
 
 torch writes one file for each rank when a collective times out (`TORCH_NCCL_DUMP_ON_TIMEOUT`): a pickle, by default
-`~/.cache/torch/comm_lib_trace_rank_3`, in older releases `/tmp/nccl_trace_rank_3`. Its debug server gives JSON, without
-stacks. Fields are those of version 2.10 of the dump (torch 2.13); versions 1.x, which count otherwise, are not read.
-The content comes from the job and is not trusted.
+`~/.cache/torch/comm_lib_trace_rank_3`, in older releases `/tmp/nccl_trace_rank_3`. Its debug server returns JSON,
+without stacks. Fields are those of version 2.10 of the dump (torch 2.13); versions 1.x, which count differently, are
+not read. The content comes from the job and is not trusted.
 
-Numbers of `pg_status` count point-to-point operations, too, the entries' `collective_seq_id` do not: only these can be
-compared between ranks. A recorder without events (gloo) never reports `completed`, only `retired`.
+The numbers in `pg_status` also count point-to-point operations, `collective_seq_id` of the entries does not: only the
+latter can be compared between ranks. A recorder without events (gloo) never reports `completed`, only `retired`.
 
-These are facts only: a rank that did not join may hang, may have left, may wait in another group, or its dump may be
+The result is facts only: a rank that did not join may hang, have left, or wait in another group, or its dump may be
 older.
 """
 
@@ -26,12 +26,12 @@ from atlctl.diagnosis.tracebacks import user_frame
 from atlctl.i18n import Message, about
 from atlctl.jobs import fields
 
-#: Bytes of a dump that is still read. JSON takes twenty times its size in memory, and has no stacks.
+#: The largest dump that is read, in bytes. JSON takes twenty times its size in memory, and has no stacks.
 DUMP_LIMIT = 64 * 1024 * 1024
 JSON_LIMIT = 16 * 1024 * 1024
-#: Entries of a dump that are looked at, its last ones; the recorder's buffer has 2,000 by default.
+#: The last entries of a dump that are read; the recorder's buffer has 2,000 by default.
 MAX_ENTRIES = 200_000
-#: Kept of each group: the first that did not end, the last that did. Groups of a dump, ranks of all its groups.
+#: Kept of each group: the first unfinished entries, the last finished ones. Groups of a dump, ranks of all its groups.
 MAX_PENDING = 1_024
 MAX_DONE = 64
 MAX_GROUPS = 1_024
@@ -47,11 +47,11 @@ DEFAULT_GROUP = "default_pg"
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One operation that a rank put into its queue. `operation` is without the backend: `all_reduce`, `recv 0<-1`.
+    """One operation that a rank enqueued. `operation` is without the backend: `all_reduce`, `recv 0<-1`.
 
-    `seq` counts the collectives of the group from 1; of a point-to-point operation (`p2p`) it is the number of the
-    collective before it. `created_ns` is the rank's clock when it was put into the queue, `frame` where in the user's
-    code.
+    `seq` counts the collectives of the group from 1; for a point-to-point operation (`p2p`) it is the number of the
+    collective before it. `created_ns` is the time by the rank's clock when it was enqueued, `frame` the place in the
+    user's code.
     """
 
     group: str
@@ -68,9 +68,9 @@ class Collective:
 class GroupState:
     """One rank's view of a process group. `ranks` are global, None if the recorder does not know them (gloo).
 
-    `last_enqueued` is of `pg_status`, None if it is missing or -1. `entered` is the number of the last collective
-    that the rank put into its queue; None if no entry of the group is left. `done` and `pending` are in the queue's
-    order. `p2p`: the rank used the group for point-to-point operations, too.
+    `last_enqueued` is from `pg_status`, None if it is missing or -1. `entered` is the number of the last collective
+    that the rank enqueued; None if no entry of the group is left. `done` and `pending` are in the queue's order.
+    `p2p`: the rank also used the group for point-to-point operations.
     """
 
     name: str
@@ -93,7 +93,7 @@ class FlightDump:
 
 
 def parse_dump(data: bytes, name: str) -> tuple[FlightDump | None, str]:
-    """The dump and an empty string, or None and why it cannot be read. `name` ends in the rank. Never raises."""
+    """Parses a dump: returns it and an empty text, or None and the problem. `name` ends in the rank. Never raises."""
     try:
         found = _document(data)
     except fields.NotRead as error:
@@ -128,7 +128,7 @@ def _document(data: bytes) -> object:
 
 
 class _DumpReader:
-    """Makes a FlightDump of one document. Every field may be missing or of any type."""
+    """Builds a FlightDump from one document. Every field may be missing or of any type."""
 
     def __init__(self, document: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
         self._entries = entries[-MAX_ENTRIES:]
@@ -275,7 +275,7 @@ def _counted(value: object) -> int | None:
 
 
 def _whole(value: object) -> int | None:
-    """A whole number, also one written as text, as in the JSON form."""
+    """A whole number, also one written as text, as in JSON dumps."""
     if isinstance(value, str) and len(value) <= 20 and value.removeprefix("-").isdecimal():
         value = int(value)
     return fields.whole(value)
@@ -285,7 +285,7 @@ def _text(value: object) -> str:
     return fields.text(value, _TEXT_LIMIT)
 
 
-#: Operations that end on no rank before every rank has entered them.
+#: Operations that cannot end on any rank before every rank has entered them.
 _ALL_WAIT = frozenset(
     {
         "all_reduce",
@@ -300,7 +300,7 @@ _ALL_WAIT = frozenset(
         "reduce_scatter_tensor_coalesced",
     }
 )
-#: Operations whose input has one size on all ranks. Others differ by right: uneven shards, a root that has none.
+#: Operations whose input has the same size on all ranks. Other sizes may differ: uneven shards, a root without input.
 _SAME_SIZE = frozenset(
     {
         "all_reduce",
@@ -322,7 +322,7 @@ _Key = tuple[str, tuple[int, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A rank that did something else under the same number."""
+    """A rank that ran another operation under the same number."""
 
     rank: int
     operation: str
@@ -332,11 +332,11 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class MissedCollective:
-    """A collective of one group at which its ranks parted. `seq` counts the group's collectives from 1.
+    """A collective of one group at which its ranks diverged. `seq` counts the group's collectives from 1.
 
-    `absent` had not entered it, `no_dump` are members without a dump, `unclear` have one that does not reach back far
-    enough. `mismatches` are the minority, or all ranks if there is no majority. `operation`, `input_sizes`, `frame` and
-    `created_ns` (the earliest) are those of most of the joined; None if no dump has the entry any more.
+    `absent` had not entered it, `no_dump` are members without a dump, `unclear` are members whose dump does not reach
+    back far enough. `mismatches` are the minority, or all ranks if there is no majority. `operation`, `input_sizes`,
+    `frame` and `created_ns` (the earliest) are those of most ranks that joined; None if no dump still has the entry.
     """
 
     group: str
@@ -354,10 +354,10 @@ class MissedCollective:
 
 
 def missing_ranks(dumps: Sequence[FlightDump]) -> tuple[MissedCollective, ...]:
-    """Of each group the first collective that only some ranks entered, and the first that they did unlike.
+    """For each group, the first collective that only some ranks entered, and the first one that differs between ranks.
 
-    A rank without a dump counts where the others still wait. Dumps whose rank is not known are left out; of two of one
-    rank the last is taken. In the order of the ranks' clocks.
+    A rank without a dump counts if the others still wait. Dumps of an unknown rank are skipped; of two dumps of one
+    rank the last is used. Sorted by the ranks' clocks.
     """
     by_rank = {dump.rank: dump for dump in dumps if dump.rank is not None}
     found = [item for group in _groups(by_rank) for item in group.findings()]
@@ -451,7 +451,7 @@ class _GroupDumps:
         return min(waiting, default=None)
 
     def _first_unlike(self) -> int | None:
-        """The first collective under whose number two ranks did different things."""
+        """The number of the first collective in which two ranks ran different operations."""
         steps: dict[int, set[_Step]] = {}
         for by_seq in self._kept.values():
             for seq, items in by_seq.items():
@@ -501,15 +501,15 @@ def _step(items: Sequence[Collective]) -> _Step:
     return tuple((item.operation, item.input_sizes if item.operation in _SAME_SIZE else None) for item in items)
 
 
-# Plain values out of a pickle from a source that is not trusted.
+# Reader for plain values in an untrusted pickle.
 #
-# Python's own unpickler is not used, not even with `find_class` shut: a memo index of 2**28 in nine bytes makes it take
-# 4 GiB, and a key made of shared tuples makes it hash for ever. Here only opcodes of plain values are known (those of
-# protocols 2 to 5: containers, text, bytes, numbers, True, False, None), keys become text, and every count is bounded.
+# Python's unpickler is not used, not even with `find_class` disabled: nine bytes with a memo index of 2**28 make it
+# allocate 4 GiB, and a key of shared tuples makes it hash forever. This reader supports only opcodes of plain values
+# (protocols 2 to 5: containers, text, bytes, numbers, True, False, None), makes keys text, and limits every count.
 
-#: Operations of one pickle: each makes at most one container of some 60 bytes.
+#: Operations of one pickle: each makes at most one container of about 60 bytes.
 MAX_OPERATIONS = 4_000_000
-#: Containers that are open at once.
+#: Nesting depth of containers.
 MAX_DEPTH = 100
 #: Bytes of a whole number.
 _NUMBER = 8
@@ -521,7 +521,7 @@ class NotPlain(fields.NotRead):
 
 
 def load_plain(data: bytes) -> object:
-    """The value of a pickle. Raises NotPlain. Values may be shared, even hold themselves: never walk them blindly."""
+    """The value of a pickle. Raises NotPlain. Values may be shared or contain themselves: never walk them unguarded."""
     try:
         return _load(data)
     except (IndexError, KeyError, struct_error):
@@ -529,7 +529,7 @@ def load_plain(data: bytes) -> object:
 
 
 def _load(data: bytes) -> object:
-    """Runs the opcodes. The frequent ones come first: a dump of 2,000 collectives has 150,000 of them."""
+    """Runs the opcodes. Frequent ones are tested first: a dump of 2,000 collectives has 150,000 opcodes."""
     stack: list[object] = []
     below: list[list[object]] = []
     memo: dict[int, object] = {}
@@ -615,7 +615,7 @@ def _load(data: bytes) -> object:
     raise NotPlain(Message("more than {most} operations", most=MAX_OPERATIONS))
 
 
-#: Opcode -> width of the length in front, and whether text follows (else bytes).
+#: Opcode -> width of the length field, and whether text follows (else bytes).
 _SIZES = {
     0x58: (4, True),  # BINUNICODE
     0x8C: (1, True),  # SHORT_BINUNICODE

@@ -1,7 +1,7 @@
-"""Find out what each rank is doing, and which one the others wait for, from the reports of the workers.
+"""Diagnoses a hang from the workers' reports: the activity of each rank, and the rank that the others wait for.
 
 A rank is judged by its main thread in /proc over a window of some seconds (its sign), by its Python stack, by its
-flight recorder, and then in comparison with the other ranks. The answer can be compared with a later one, and joined
+flight recorder, and then in comparison with the other ranks. The answer can be compared with a later one, and merged
 with a diagnosis of the logs.
 """
 
@@ -31,11 +31,11 @@ from atlctl.jobs.naming import fold_names
 
 #: A larger world size is not plausible.
 _MAX_WORLD = 1 << 20
-#: Share of the ranks that must be alike before the others are odd, and how many ranks it takes.
+#: Share of the ranks that must be alike before the others count as odd, and the least number of ranks.
 _ALIKE, _ENOUGH = 2 / 3, 3
-#: Seconds after its start in which a process without a process group starts, whatever it is doing.
+#: Seconds after its start in which a process without a process group counts as starting.
 YOUNG = 120.0
-#: Seconds from which on a start takes too long to be called one without a doubt.
+#: Seconds after which a start is doubtful.
 STUCK = 300.0
 
 
@@ -53,7 +53,7 @@ class What(Message, ReprEnum):
     UNKNOWN = Message("undecided")
 
 
-#: Verdicts on a rank that others may wait for, those that need no other rank to be seen first.
+#: Verdicts on a rank that others may wait for, if they do not depend on other ranks.
 ABSOLUTE = frozenset({What.STOPPED, What.STARVED, What.GONE})
 #: Verdicts that the other ranks do not change.
 _FINAL = ABSOLUTE | {What.STARTING}
@@ -93,7 +93,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """`pending` by rank; `missing` is the collective at which the ranks parted, `absent` those that are not in it."""
+    """`pending` by rank; `missing` is the collective at which the ranks diverged, `absent` the ranks not in it."""
 
     pending: Mapping[int, Pending]
     missing: MissedCollective | None = None
@@ -136,7 +136,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """Ranks that do the same, for the same reason, at the same place of the code."""
+    """Ranks with the same verdict and reason, at the same place in the code."""
 
     ranks: tuple[Judged, ...]
 
@@ -147,9 +147,9 @@ class RankGroup:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The whole answer. `ranks` in order, `groups` the odd one first; `culprits` are those that hold up the job, and
-    the verdict `what` is theirs. `world`: the number of ranks, None if unknown. `unseen`: ranks that may be on workers
-    that were not inspected. `seconds`: the window."""
+    """The whole answer. `ranks` in order, `groups` the odd one first; `culprits` are the ranks that block the job, and
+    `what` is their verdict. `world`: the number of ranks, None if unknown. `unseen`: ranks that may be on workers that
+    were not inspected. `seconds`: the window."""
 
     what: What
     confidence: Confidence | None
@@ -169,7 +169,7 @@ _ORDER = (
 
 
 def diagnose(reports: Mapping[str, StackReport], whole: bool) -> Scene:
-    """From the report of each worker, by name. `whole`: these are all workers of the job."""
+    """Diagnoses the workers' reports, which are by name. `whole`: these are all workers of the job."""
     found = [(worker, rank, report) for worker, report in reports.items() for rank in report.ranks]
     world = _world([rank for _, rank, _ in found])
     found = _by_exclusion(found)
@@ -215,7 +215,7 @@ def _homes(found: Sequence[tuple[str, RankReport, StackReport]]) -> dict[int, st
 
 
 def _by_exclusion(found: list[tuple[str, RankReport, StackReport]]) -> list[tuple[str, RankReport, StackReport]]:
-    """A process whose environment cannot be read has the one rank that its worker lacks."""
+    """Assigns a process with an unreadable environment to the one rank that its worker lacks."""
     homes = _homes(found)
     named = []
     for worker, rank, report in found:
@@ -231,7 +231,7 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
     """The verdict on the job, its confidence, the reason, and the culprits."""
     culprits = [rank for rank in ranks if rank.what in CULPRIT]
     waiting = [rank for rank in ranks if rank.what is What.COLLECTIVE and rank.still]
-    # Someone who is gone or stopped explains those who hang for want of it.
+    # A rank that is gone or stopped explains the ranks that hang because of it.
     if culprits:
         best = min(culprits, key=lambda rank: (_rank_of(rank.confidence), _ORDER.index(rank.what)))
         same = [rank for rank in culprits if rank.what is best.what]
@@ -252,7 +252,7 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
 
 
 def _how_long(starting: Sequence[Judged], count: int) -> str:
-    """How many ranks are starting, and for how long the oldest of them has been."""
+    """The number of ranks that are starting, and the age of the oldest."""
     age = max((rank.age for rank in starting if rank.age < inf), default=0.0)
     if age >= STUCK:
         return Message(
@@ -340,7 +340,7 @@ _BY_PLACE: Mapping[StackPlace, tuple[What, str]] = {
     StackPlace.LOCK: (What.HUNG, Message("it waits for one of its locks, threads or processes")),
     StackPlace.USER: (What.HUNG, Message("its stack is in no collective")),
 }
-#: Said of a rank whose stack is in the user's code.
+#: The reason for a rank whose stack is in the user's code.
 _IN_USER: Mapping[Sign, str] = {
     Sign.SLEEP: Message("it sleeps, in no collective"),
     Sign.BUSY: Message("it uses a CPU, in no collective"),
@@ -351,7 +351,7 @@ _IN_USER: Mapping[Sign, str] = {
 
 
 def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
-    """Judge a rank by its own process alone. The confidence is the most it can get."""
+    """Judges a rank by its own process alone. Later steps can only lower the confidence."""
     sign = sign_of(rank, report)
     what, why = _BY_SIGN[sign]
     base = Judged(rank.rank, worker, what, None, why, still=idle(rank), sign=sign, report=rank)
@@ -387,7 +387,7 @@ def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
 
 
 def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Judged]:
-    """The same ranks, each in the light of the others. `complete`: these are all ranks that there should be."""
+    """Judges each rank in comparison with the others. `complete`: these are all ranks of the job."""
     ranks = _started([_recorded(rank, joined) for rank in ranks])
     if any(rank.waits and rank.still for rank in ranks):
         others = [rank for rank in ranks if not rank.waits]
@@ -399,10 +399,10 @@ def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Ju
 
 
 def _started(ranks: Sequence[Judged]) -> list[Judged]:
-    """The same ranks, with those that have not begun to work marked as starting: a start is not a hang.
+    """Marks ranks that have not begun to work as starting: a start is not a hang.
 
-    A process that is still importing is starting however long that takes, unless others wait for it by then. A rank
-    without a process is to come where others are starting.
+    A process that still imports modules is starting, however long that takes, unless others wait for it. A rank without
+    a process is expected to start if others are starting.
     """
     waited_for = any(rank.waits and rank.still and rank.age >= YOUNG for rank in ranks)
     found = []
@@ -422,7 +422,7 @@ def _started(ranks: Sequence[Judged]) -> list[Judged]:
 
 
 class Start(Message, ReprEnum):
-    """How far the start of a process has come."""
+    """The stage of a starting process."""
 
     IMPORTING = Message("its stack imports a module")
     NO_TORCH = Message("it has not loaded torch yet")
@@ -436,7 +436,7 @@ _IMPORTS = frozenset({Sign.FILE, Sign.DISK, Sign.BUSY, Sign.STARVED, Sign.OTHER}
 
 
 def _start_of(rank: Judged) -> Start | None:
-    """None for a process that is past it, that has ended, or that is stopped."""
+    """The stage of a starting process; None if it has started, has ended, or is stopped."""
     report = rank.report
     if report is None or rank.what in (What.STOPPED, What.GONE) or rank.place in _AT_WORK or has_group(report):
         return None
@@ -448,7 +448,7 @@ def _start_of(rank: Judged) -> Start | None:
 
 
 def _recorded(rank: Judged, joined: Joined) -> Judged:
-    """The rank with the recorder's facts. A rank that moves may have left that collective meanwhile."""
+    """Adds the flight recorder's facts to a rank. A rank that moves may have left the collective since."""
     found = joined.pending.get(rank.rank) if rank.rank is not None else None
     waits = rank.what is What.COLLECTIVE or (rank.what is What.UNKNOWN and rank.still)
     if found is None or not waits or rank.rank in joined.absent:
@@ -457,7 +457,7 @@ def _recorded(rank: Judged, joined: Joined) -> Judged:
 
 
 def _waited_for(rank: Judged, joined: Joined, only: bool) -> Judged:
-    """A rank beside others that have waited for the whole window. `only`: all others wait, and each has been seen."""
+    """Judges a rank if others waited for the whole window. `only`: all others wait, and each was inspected."""
     if rank.what in _FINAL:
         return rank
     if rank.waits:
@@ -476,8 +476,8 @@ def _waited_for(rank: Judged, joined: Joined, only: bool) -> Judged:
 
 
 def _odd(ranks: Sequence[Judged]) -> list[Judged]:
-    """The minority, if no rank is proven to wait: all others rest, or all use a CPU, as ranks do that wait for a GPU.
-    If the majority moves, the minority may be doing anything."""
+    """The minority, if no rank is proven to wait: all others rest, or all use a CPU, like ranks that wait for a GPU.
+    If the majority moves, the minority proves nothing."""
     living = [rank for rank in ranks if rank.sign not in (None, Sign.ENDED) and rank.what is not What.STARTING]
     if len(living) < _ENOUGH:
         return []
@@ -506,7 +506,7 @@ def _odd_one(rank: Judged) -> Judged:
 
 
 def _by_itself(rank: Judged, others_odd: bool) -> Judged:
-    """A rank that is not odd, in a job in which no rank is proven to wait."""
+    """Judges a rank that is not odd, in a job in which no rank is proven to wait."""
     if rank.what in _FINAL:
         return rank
     if others_odd and rank.what is What.HUNG:
@@ -521,12 +521,11 @@ def _by_itself(rank: Judged, others_odd: bool) -> Judged:
     return replace(rank, what=What.WORKING, confidence=Confidence.GUESS, why=why)
 
 
-#: Share of the window in which a thread ran on a CPU, from which on it is busy.
+#: Least share of the window on a CPU for a busy thread.
 _BUSY = 0.5
-#: Share of the window in which it was ready and had no CPU, from which on it is starved; and what it had at most.
+#: A starved thread: least share of the window in which it was ready but had no CPU, most share on a CPU.
 _WAITED, _RAN = 0.5, 0.3
-#: torch's threads that carry out the collectives of gloo. One that is in a collective waits with a time limit, one that
-#: has nothing to do without.
+#: torch's threads that run the collectives of gloo. A thread in a collective waits with a timeout, an idle one without.
 _GLOO = "pt_gloo_runloop"
 
 #: torch's threads of any process group. Names have 15 characters.
@@ -543,7 +542,7 @@ _POLL = frozenset({
     "connect", "ioctl",
 })  # fmt: skip
 _CHILD = frozenset({"wait4", "waitid"})
-#: The beginnings of the kernel's own names, where system calls may not be read.
+#: Prefixes of kernel function names, used if system calls cannot be read.
 _WCHAN = (
     ("hrtimer_nanosleep", "clock_nanosleep"),
     ("do_nanosleep", "nanosleep"),
@@ -570,7 +569,7 @@ _WCHAN = (
 
 
 def idle(rank: RankReport) -> bool:
-    """It did not run at all in the window."""
+    """Whether it did not run at all in the window."""
     return bool(rank.looks) and rank.main_ticks <= 1 and not rank.switches
 
 
@@ -633,7 +632,7 @@ def _lock(rank: RankReport) -> Sign:
 
 
 def join(dumps: Sequence[tuple[FlightDump, float | None]], window: float) -> Joined:
-    """Join dumps, each with its worker's clock in seconds. Operations younger than `window` seconds may still go on."""
+    """Merges dumps, each with its worker's clock in seconds. Operations younger than `window` seconds may still end."""
     pending: dict[int, Pending] = {}
     for dump, now in dumps:
         waiting = [
@@ -655,14 +654,14 @@ def _old(created_ns: int | None, now: float | None, window: float) -> bool:
     return created_ns is not None and (now is None or now - created_ns / 1e9 >= window)
 
 
-#: still: it ran in neither look and is at the same place. same: it ran, and is at the same place of the code. moved: it
-#: is at another place. ran: it ran, and its place is unknown. new: another process, or none before. gone: no process.
+#: still: did not run, same place. same: ran, same place in the code. moved: another place. ran: ran, place unknown.
+#: new: another process, or none before. gone: no process.
 Moved = Literal["still", "same", "moved", "ran", "new", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
 class RankChange:
-    """The change of one rank between two looks."""
+    """The change of one rank between two inspections."""
 
     rank: int | None
     worker: str | None
@@ -670,7 +669,7 @@ class RankChange:
 
 
 def changes(first: Scene, second: Scene) -> tuple[RankChange, ...]:
-    """One for each rank of either look, in order."""
+    """The changes between two inspections, one for each rank of either, in order."""
     before = {_key(rank): rank for rank in first.ranks}
     after = {_key(rank): rank for rank in second.ranks}
     found = [RankChange(rank.rank, rank.worker, _how(before.get(key), rank)) for key, rank in after.items()]
@@ -697,22 +696,22 @@ def _how(old: Judged | None, new: Judged) -> Moved:
     return "same" if new.frames else "ran"
 
 
-#: The categories of a look: a process does not reach the collective of its peers, or is gone; or its start is slow.
+#: The categories of an inspection: a process does not reach its peers' collective, or is gone; or its start is slow.
 HANG, START = "hang", "slow_start"
-#: What `candidates` lists at most.
+#: Most entries in `candidates`.
 _MAX_STUCK = 16
-#: Seconds without a line after which a job does not go on.
+#: Seconds without a log line after which a job counts as stuck.
 QUIET = 30.0
 #: Frames of a stack that are shown as evidence, the innermost first.
 _FRAMES = 6
 
 
 def with_look(found: Diagnosis, scene: Scene, quiet: float | None) -> Diagnosis:
-    """`found`, with the activity of the ranks. If the logs have an answer, or cannot decide between several, that is
-    kept, and the look is a remark: waiting ranks then wait for those that failed.
+    """Adds the inspection `scene` to the diagnosis `found`. If the logs have an answer, or candidates for one, that is
+    kept, and the inspection becomes a remark: waiting ranks then wait for those that failed.
 
     `quiet`: seconds since the last line of any log, None if unknown. If the job still logs, a rank that others wait for
-    is a guess: saving and evaluating look like that, too.
+    is only a guess: saving and evaluating look the same.
     """
     if found.verdict is Verdict.NONE and scene.what is What.STARTING:
         stuck = [rank for rank in scene.ranks if rank.what is What.STARTING and STUCK <= rank.age < inf]

@@ -1,7 +1,7 @@
-"""Join the facts of all sources about each process, agent and worker, split into rounds.
+"""Joins the facts of all sources about each process, agent and worker, split into rounds.
 
 A round lasts from one start of a worker's processes to the next. An agent ends it by ending its processes (`Sending
-process N closing signal`) and, if one of them failed, by `failed (exitcode: ...)`. Attempt numbers do not help: each
+process N closing signal`) and, if one of them failed, with `failed (exitcode: ...)`. Attempt numbers do not help: each
 agent counts only its own failures.
 """
 
@@ -23,21 +23,21 @@ from atlctl.diagnosis.torchelastic import ENDINGS, AgentNote, ErrorRecord, NoteK
 from atlctl.diagnosis.tracebacks import Raised, Trace, read_chain
 
 _LAST = 2**62
-#: Without times: the most lines between two of an agent's notes about the same end.
+#: Without times: the most lines between an agent's two notes about the same end.
 _NEAR = 60
-#: Seconds from the signals to the report: processes that leave on SIGTERM, and such that have to be killed.
+#: Most seconds from the signals to the report, if the processes exit on SIGTERM and need not be killed.
 _UNFORCED = 12.0
 _FORCED = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """`ends` are the lines of the last note of each round that an agent ended; a round may be open behind them."""
+    """The rounds of a worker. `ends` are the lines of the last note of each ended round; another round may follow."""
 
     ends: tuple[int, ...]
-    #: True if the last end is the agent's own as well: nothing runs behind it.
+    #: True if the agent ended too: nothing runs after the last end.
     final: bool
-    #: True if nothing behind the last end shows that anything was started again.
+    #: True if nothing after the last end shows a new start.
     cut: bool = False
 
     @property
@@ -46,11 +46,11 @@ class Rounds:
 
     @property
     def seen(self) -> int:
-        """Rounds of which anything stands in the log."""
+        """The number of rounds with lines in the log."""
         return self.count - 1 if self.cut else self.count
 
     def of(self, line_no: int) -> int:
-        """The round in which a line was printed. Nothing is printed by a round that did not start."""
+        """The round in which a line was printed."""
         return min(bisect_left(self.ends, line_no), self.seen - 1)
 
     def ended_by(self, line_no: int) -> int:
@@ -68,9 +68,9 @@ def split_rounds(
     ends: Sequence[int],
     last_activity: int,
 ) -> Rounds:
-    """`starts` are lines in which a process says who it is, `ends` lines that end the agent: summaries and the like.
+    """Splits a log into rounds. `starts` are lines in which a process names its rank, `ends` lines at the agent's end.
 
-    `last_activity` is the last line that shows the training going on.
+    `last_activity` is the last line that shows training progress.
     """
     agents = [note.line_no for note in notes if note.kind is NoteKind.STARTED]
     starts = sorted((*starts, *agents))
@@ -106,8 +106,8 @@ def split_rounds(
 def _later_start(closed: Sequence[int], note: AgentNote) -> bool:
     """Whether the process that failed was started later than those that were closed.
 
-    Processes of one start get their numbers in the order of their local ranks: no more of them than the local rank
-    can have lower numbers.
+    Processes are started in the order of their local ranks: of one start, at most as many as the local rank can have
+    lower pids.
     """
     if note.kind is not NoteKind.FAILED or note.pid is None or note.local_rank is None:
         return False
@@ -115,10 +115,10 @@ def _later_start(closed: Sequence[int], note: AgentNote) -> bool:
 
 
 def _one_end(first: AgentNote, second: AgentNote, moments: Mapping[int, Moment], forced: bool) -> bool:
-    """Whether both notes are about the end of one and the same set of processes.
+    """Whether both notes are about the end of the same set of processes.
 
-    An agent sends its signals at once, and reports when all are gone: at most 30 s later, and then it has said that it
-    killed them.
+    An agent sends its signals at once, and reports when all processes have ended: at most 30 s later, and then it also
+    reports that it killed them.
     """
     patience = 2.0 if second.kind is NoteKind.CLOSING else _UNFORCED
     if forced or second.kind is NoteKind.FORCED:
@@ -133,8 +133,9 @@ def _one_end(first: AgentNote, second: AgentNote, moments: Mapping[int, Moment],
 class Process:
     """One process in one round. Unknown fields are None or empty.
 
-    `closed`: its agent sent it a signal; `forced`: it did not leave on that. `traces`, `said` and `hits` are from its
-    own output; `guessed_words`: they may be from another process of the same worker. `tail`: how its own log files end.
+    `closed`: its agent sent it a signal; `forced`: it did not exit on that signal. `traces`, `said` and `hits` are from
+    its own output; `guessed_words`: they may be from another process of the same worker. `tail`: the last lines of the
+    rank's log files.
     """
 
     worker: str
@@ -160,18 +161,18 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """torchelastic's: minus the number of the signal. The line at once says it before the summary does."""
+        """The exit code as in torchelastic: minus the signal's number. From the agent's note, else the summary."""
         if self.note is not None and self.note.exit_code is not None:
             return self.note.exit_code
         return self.entry.exit_code if self.entry else None
 
     @property
     def failed(self) -> bool:
-        """Whether any source says that it ended by itself in failure."""
+        """Whether any source reports that it failed by itself."""
         return bool(self.entry or self.note or self.traces or self.record or self.event is not None)
 
     def chain(self) -> tuple[Raised, ...]:
-        """The exceptions that ended it, the first raised first; empty if nothing is known of one."""
+        """The exceptions that ended it, the first raised first; empty if none is known."""
         uncaught = [trace for trace in self.traces if not trace.thread]
         if uncaught:
             return uncaught[-1].chain
@@ -184,7 +185,7 @@ class Process:
 
 @dataclass(slots=True)
 class AgentEnd:
-    """The end of the agent for another reason than its processes' failure: a signal, the store, the rendezvous."""
+    """The end of an agent for a reason other than its processes' failure: a signal, the store, the rendezvous."""
 
     worker: str
     line_no: int
@@ -200,7 +201,7 @@ class AgentEnd:
 
 @dataclass(slots=True)
 class WorkerRounds:
-    """All of one worker. `loose` are tracebacks and signature hits by round that belong to no known process."""
+    """The facts of one worker. `loose` are tracebacks and signature hits of no known process, by round."""
 
     evidence: WorkerEvidence
     rounds: Rounds
@@ -215,7 +216,7 @@ class WorkerRounds:
 
     @property
     def elastic(self) -> bool:
-        """Whether an agent of torchelastic spoke at all."""
+        """Whether the log has lines of a torchelastic agent."""
         log = self.evidence.log
         return bool(log and (log.notes or log.summaries))
 
@@ -230,25 +231,25 @@ class WorkerRounds:
 
 
 def is_victim_end(end: AgentEnd) -> bool:
-    """Whether the agent ended because another one did."""
+    """Whether the agent ended because another agent did."""
     return any(consequence_of(raised.text) for raised in end.chain) or consequence_of(end.text) is not None
 
 
 _ATTEMPT_PATH = re.compile(r"((?:^|(?<=/))[^/]+/attempt_(\d{1,9})/(\d{1,9})/error\.json)$")
-#: Lines before an agent's report in which a logged traceback counts as a process's last words.
+#: Lines before an agent's report in which a logged traceback counts as a process's last message.
 _LAST_WORDS = 120
 _ABORTED = -6
 #: Exceptions by which `mp.spawn` reports the end of a process, and all by which launchers do.
 _SPAWN_REPORTS = frozenset({"ProcessExitedException", "ProcessRaisedException"})
 _REPORTS = _SPAWN_REPORTS | {"ChildFailedError", "SignalException", "CalledProcessError"}
-#: No worker has more processes.
+#: Most processes of a worker.
 _MAX_LOCAL = 256
 
 
 def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
-    """The workers' evidence by round and process.
+    """Splits the workers' evidence by round and process.
 
-    Each pod has its own pids: if some workers show the pid of local rank 0, the others have the same.
+    Each pod has a separate pid namespace: if some workers show the pid of local rank 0, the others have the same.
     """
     found = [_Collector(item, None, settle=False).result() for item in workers]
     steps = Counter(
@@ -269,7 +270,7 @@ def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
 
 
 def _number_the_rest(workers: Sequence[WorkerRounds]) -> None:
-    """If all workers have logs, the one worker without known global ranks has the remaining ones."""
+    """Assigns the remaining global ranks to the only worker without known ones, if all workers have logs."""
     told = {item.world for worker in workers for item in (worker.evidence.log or LogFacts()).identities if item.world}
     for number in {process.round for worker in workers for process in worker.processes}:
         processes = [process for worker in workers for process in worker.of_round(number)]
@@ -293,7 +294,7 @@ def _number_the_rest(workers: Sequence[WorkerRounds]) -> None:
 
 class _Collector:
     def __init__(self, evidence: WorkerEvidence, usual: int | None, *, settle: bool) -> None:
-        """`usual`: pid of local rank 0 in the first round of other workers. `settle`: nothing better will be known."""
+        """`usual`: pid of local rank 0 in the first round of other workers. `settle`: assign by the facts known now."""
         self.evidence = evidence
         self.usual = usual
         self.settle = settle
@@ -303,11 +304,11 @@ class _Collector:
         finals = [*(summary.line_no for summary in self.log.summaries), *(end.line_no for end in self.ends)]
         self.rounds = split_rounds(self.log.notes, self.log.moments, starts, finals, self.log.last_activity)
         if failed := [note.line_no for note in self.log.notes if note.launcher and note.kind is NoteKind.FAILED]:
-            # Other launchers restart nothing; a script may start one again.
+            # Other launchers do not restart processes, but a script may start the launcher again.
             again = self.log.outlived > failed[-1]
             self.rounds = Rounds((failed[-1],), final=False) if again else Rounds((_LAST,), final=True)
         self.processes: dict[int, list[Process]] = {}
-        #: Global minus local rank, by round: a worker's ranks follow each other.
+        #: Global minus local rank, by round: a worker's ranks are consecutive.
         self.base: dict[int, int] = {}
         self.world: int | None = None
         self.files = dict(evidence.error_files)
@@ -343,7 +344,7 @@ class _Collector:
         return found
 
     def _place_pids(self) -> None:
-        """Assign pids that the agent ended to the ranks they must have.
+        """Assigns the pids that the agent ended to ranks.
 
         Processes are started in the order of their local ranks, so that pids are consecutive; if that does not decide,
         they go to ranks without a known pid, first to those with output. A rank that is left over had exited before its
@@ -366,7 +367,7 @@ class _Collector:
             self._settle_by_gaps(number)
             processes = self.processes[number]
             if len(processes) == 1 and _nameless(processes[0]):
-                processes[0].local_rank = 0  # its agent ended all that it had
+                processes[0].local_rank = 0  # the agent's only process
                 continue
             nameless = [p for p in processes if _nameless(p)]
             free = [p for p in processes if p.rank is not None and p.pid is None and p.note is None and p.entry is None]
@@ -387,7 +388,7 @@ class _Collector:
                 self.base.setdefault(self.rounds.of(item.line_no), item.rank - item.local_rank)
 
     def _settle_base(self, number: int) -> None:
-        """Joins what is known by rank and what is known by local rank, where the ranks that spoke are all there are."""
+        """Joins facts by rank with facts by local rank, if every process of the worker has lines with its rank."""
         processes = self.processes[number]
         self._settle_by_words(number, processes)
         ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
@@ -397,7 +398,7 @@ class _Collector:
             self._join(number, ranks[0], halves)
 
     def _spread_base(self) -> None:
-        """Gives the ranks of all rounds the base that is known of some: after a restart a worker has the same ranks."""
+        """Applies the base of one round to all rounds: after a restart a worker has the same ranks."""
         if len(bases := set(self.base.values())) != 1:
             return
         base = bases.pop()
@@ -406,7 +407,7 @@ class _Collector:
                 process.local_rank = process.rank - base
 
     def _settle_by_gaps(self, number: int) -> None:
-        """Join ranks and local ranks if both have the same gaps: 44, 46, 47 are 0, 2, 3."""
+        """Joins ranks and local ranks if both have the same gaps: 44, 46, 47 are 0, 2, 3."""
         processes = self.processes[number]
         halves = [p for p in processes if p.rank is None and p.local_rank is not None]
         ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
@@ -417,7 +418,7 @@ class _Collector:
             self._join(number, base, halves)
 
     def _join(self, number: int, base: int, halves: Sequence[Process]) -> None:
-        """Set the base of this round: processes known only by local rank (`halves`) are joined with the ranks."""
+        """Sets the base of this round, and joins processes known only by local rank (`halves`) with their ranks."""
         self.base[number] = base
         self.processes[number] = [p for p in self.processes[number] if not any(p is half for half in halves)]
         for process in self.processes[number]:
@@ -433,7 +434,7 @@ class _Collector:
             known.closed, known.forced = half.closed or known.closed, half.forced or known.forced
 
     def _settle_by_words(self, number: int, processes: Sequence[Process]) -> None:
-        """The one process that its agent reports, and whose words are missing, is the one rank with own words."""
+        """Joins the only process that the agent reports without a message with the only rank that has its own error."""
         halves = [p for p in processes if p.rank is None and p.note is not None and not p.traces]
         own = [
             p.rank
@@ -447,7 +448,7 @@ class _Collector:
             self._join(number, base, halves)
 
     def _process(self, number: int, rank: int | None, local: int | None, pid: int | None) -> Process:
-        """The process of a round that fits, or a new one."""
+        """The matching process of a round, or a new one."""
         base = self.base.get(number)
         if base is None and len(set(self.base.values())) == 1:
             base = next(iter(self.base.values()))
@@ -488,7 +489,7 @@ class _Collector:
                 found.loose_traces.setdefault(number, []).append(trace)
 
     def _reports(self, trace: Trace) -> bool:
-        """Whether a launcher's or a wrapper's traceback reports the end of processes that are known by other lines."""
+        """Whether a traceback of a launcher or wrapper only reports the end of processes known from other lines."""
         if any(note.launcher for note in self.log.notes):
             return trace.last.exception.rpartition(".")[2] in _SPAWN_REPORTS
         summaries = self.log.summaries
@@ -503,7 +504,7 @@ class _Collector:
                 found.loose_hits.setdefault(number, []).append(hit)
 
     def _take_files(self) -> None:
-        """Error files: by the path that a summary names, else by attempt and local rank."""
+        """Assigns error files by the path that a summary names, else by attempt and local rank."""
         by_path = {_tail(path): path for path in self.files}
         for processes in self.processes.values():
             for process in processes:
@@ -520,7 +521,7 @@ class _Collector:
                     process.attempt = int(match[2])
 
     def _round_of_attempt(self, attempt: int, attempts: Sequence[int]) -> int:
-        """Attempts count this agent's own failures: the n-th round that ended in one."""
+        """The round of an attempt number, which counts only this agent's own failures."""
         failed = [self.rounds.of(note.line_no) for note in self.log.notes if note.kind is NoteKind.FAILED]
         if attempt < len(failed):
             return failed[attempt]
@@ -536,7 +537,7 @@ class _Collector:
             process.tail += item.facts.tail
             process.said += [said for said in item.facts.collectives if said.rank is not None]
         for number, processes in list(self.processes.items()):
-            # Those that raised wrote both the lines with their ranks and the files of their local ranks.
+            # Processes that raised wrote both lines with their ranks and files of their local ranks.
             ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
             halves = [p for p in processes if p.rank is None and p.local_rank is not None]
             locals_ = sorted(p.local_rank or 0 for p in halves if p.record or p.traces)
@@ -544,7 +545,7 @@ class _Collector:
                 self._join(number, ranks[0], halves)
 
     def _attribute_loose(self, found: WorkerRounds) -> None:
-        """Words without a prefix (no process group yet, old torch) go to the processes that failed silently."""
+        """Assigns messages without a prefix (no process group yet, old torch) to processes that failed silently."""
         for number, processes in self.processes.items():
             _match_reports(processes, found.loose_traces.get(number, []))
             aborted = [p for p in processes if p.exit_code == _ABORTED and not p.chain() and not p.said]
@@ -575,12 +576,12 @@ class _Collector:
 
 
 def _explains_abort(hit: SignatureHit) -> bool:
-    """Whether a line without a prefix says why native code gave up: an uncaught C++ exception's own text."""
+    """Whether a line without a prefix explains an abort: the text of an uncaught C++ exception."""
     return hit.match.signature.role in (LineRole.ROOT, LineRole.AMBIGUOUS) and "what():" in hit.text
 
 
 def _match_reports(processes: Sequence[Process], traces: list[Trace]) -> None:
-    """A traceback without a prefix whose message torchrun reports of a process is that process's own words."""
+    """Assigns a traceback without a prefix to the process for which torchrun reports the same message."""
     for process in processes:
         if process.traces or not (process.entry or process.record):
             continue
@@ -600,7 +601,7 @@ def _hand_out(traces: Sequence[Trace], silent: Sequence[Process]) -> None:
         for process in silent:
             process.traces.append(traces[-1])
         return
-    # The agent's own `failed` line is about the first that ended; the others follow in any order.
+    # The agent's `failed` line is about the first process that ended; the others follow in any order.
     ordered = sorted(silent, key=lambda p: (p.note is None, p.local_rank or 0))
     for process, trace in zip(ordered, traces[-len(ordered) :], strict=False):
         process.traces.append(trace)
@@ -638,7 +639,7 @@ def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
 
 
 def _went_on(log: LogFacts, end: AgentEnd) -> bool:
-    """Whether the worker was started again behind this end: then it was an earlier instance's."""
+    """Whether the worker was started again after this end, which then belongs to an earlier instance."""
     later = [item.line_no for item in log.identities] + [item.line_no for item in log.summaries]
     later += [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
     if any(line_no > end.line_no for line_no in later):

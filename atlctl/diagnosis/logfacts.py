@@ -1,7 +1,7 @@
 """Reads one worker's log into facts: tracebacks, the agent's notes, signatures, statements on collectives, identities.
 
-Lines that hold none of `literals_of` and were not asked for may be left out. Statements on collectives have the formats
-of ProcessGroupNCCL from torch 1.8 to 2.13, of `monitored_barrier` and of `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
+The caller may skip lines without any of `literals_of` unless the reader requested them. Statements on collectives have
+the formats of ProcessGroupNCCL from torch 1.8 to 2.13, of `monitored_barrier` and of `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from atlctl.diagnosis.torchelastic import (
 )
 from atlctl.diagnosis.tracebacks import CUT_TOP, HEADER, TRACEBACK_LITERALS, Trace, Traces, read_embedded
 
-#: Of one log are kept.
+#: Most notes that are kept of one log.
 MAX_NOTES = 8_192
 MAX_FIRST_HITS = 200
 MAX_LAST_HITS = 400
@@ -51,7 +51,7 @@ MAX_COLLECTIVES = 20_000
 MAX_IDENTITIES = 8_192
 MAX_ADDRESSES = 64
 MAX_MARKS = 2_000
-#: Ordinary lines in front of an end; characters of each; ends of which they are kept.
+#: Ordinary lines that are kept before an end; characters of each; ends for which they are kept.
 MAX_BEFORE = 32
 _BEFORE_TEXT = 300
 MAX_ENDS = 8
@@ -59,23 +59,23 @@ _TEXT_LIMIT = 1_000
 #: Lines with two times that do not fit a time zone: how many show that the stamps are another clock's, and how far
 #: their differences may be apart, in seconds. Lines that were held back in a buffer differ by more.
 _MIN_AHEAD, _MAX_AHEAD, _MAX_SPREAD = 3, 64, 3.0
-#: Lines with a step of the training behind a death or a traceback after which the training has gone on. Other
-#: ranks print the step that they are in.
+#: Lines with a training step after a death or a traceback that show that the training continued. Fewer may be from
+#: other ranks that finish their current step.
 _OUTLIVED = 8
 
-#: A sign that the program went on: a line below ERROR of its log, a step of the training, a progress bar.
+#: A sign that the program continued: a line of its log below ERROR, a training step, a progress bar.
 _GOES_ON = re.compile(rb"(?<!NCCL )\b(?:INFO|DEBUG)\b|" + PROGRESS)
 _STEP = re.compile(PROGRESS)
 #: A line that is longer than a stamp is not blank.
 _STAMPED = 48
 _EVENT = '"name": "torchelastic.worker.status.FAILED"'
-#: Of torchelastic's events, and of what NCCL prints before a failure.
+#: Literals of torchelastic's events, and of NCCL's warnings before a failure.
 _OTHER_LITERALS = (b"torchelastic.worker.status.FAILED", b"NCCL WARN")
 #: Byte strings of which one is in a line that reports an end.
 END_LITERALS = (b"(exitcode: ", b" closing signal ")
 #: A log that was cut at its top may begin in the middle of a traceback.
 _FRAME = b'File "'
-#: How a line inside a traceback, a C++ stack or torchrun's report begins.
+#: Starts of lines inside a traceback, a C++ stack or torchrun's report.
 _INSIDE = re.compile(r"\s+\S|frame #\d|<omitting python frames>|\[\d{1,4}\]:$")
 
 
@@ -92,7 +92,7 @@ class SignatureHit:
 
 @dataclass(frozen=True, slots=True)
 class PlainLine:
-    """A line that reports nothing: no traceback, no note of an agent, no statement on a collective."""
+    """An ordinary line: not of a traceback, not a note of an agent, not a statement on a collective."""
 
     line_no: int
     text: str
@@ -101,15 +101,15 @@ class PlainLine:
 
 @dataclass(slots=True)
 class LogFacts:
-    """The facts of one worker's log, each list in the order of the log. Lines count from 1.
+    """The facts of one worker's log, each list in log order. Lines count from 1.
 
-    `moments` are the times of the notes, by their lines. `events` are torchelastic's event lines, by rank. `zone`:
-    seconds that the worker's local time is ahead of the stamps, if known; `adrift`: that is not a time zone's, so the
-    stamps are another clock's. `marks` are times of lines that ranks print in step (`step 12/100`), by their text
-    without the parts that differ between ranks. `last_activity` is the last line that shows the program going on,
-    `outlived` the last at which the training had gone on for long after every death and every traceback before it.
-    `before` are the plain lines before the first note of each end, by the note's line, `tail` those at the end of the
-    log. `cut`: the log begins in the middle of a report.
+    `moments` are the times of the notes, by line. `events` are torchelastic's event lines, by rank. `zone`: seconds by
+    which the worker's local time is ahead of the stamps, if known; `adrift`: this does not fit a time zone, so the
+    stamps are from another clock. `marks` are times of lines that ranks print in step (`step 12/100`), by the text that
+    is the same on all ranks. `last_activity` is the last line that shows the program continuing, `outlived` the last
+    line at which the training had continued for long after all deaths and tracebacks before it. `before` are the plain
+    lines before the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log
+    begins in the middle of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -142,13 +142,13 @@ class LogFacts:
 
 @lru_cache(maxsize=8)
 def literals_of(matcher: Matcher) -> frozenset[bytes]:
-    """Byte strings of which one stands in every line that says something."""
+    """Byte strings of which every relevant line contains at least one."""
     own = (*NOTE_LITERALS, *SUMMARY_LITERALS, *TRACEBACK_LITERALS, *_OTHER_LITERALS)
     return matcher.literals() | {*own, *COLLECTIVE_LITERALS, *IDENTITY_LITERALS}
 
 
 class LogReader:
-    """Takes the lines of one log in their order."""
+    """Reader of one log: takes its lines in order."""
 
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
@@ -168,7 +168,7 @@ class LogReader:
         self._in_end = False
 
     def catch_up(self, line_no: int, lines: Sequence[bytes]) -> None:
-        """Takes plain lines that were left out, `line_no` being that of the line behind them."""
+        """Takes plain lines that were skipped; `line_no` is the number of the line after them."""
         for number, line in enumerate(lines, line_no - len(lines)):
             if number > self._last_no:
                 self._put(number, line)
@@ -186,7 +186,7 @@ class LogReader:
         return tuple(found)
 
     def feed(self, line_no: int, line: bytes, stamp: Moment | None = None) -> bool:
-        """Takes one line without its newline; True if the next line is needed in any case. Never raises.
+        """Takes one line without its newline; returns whether it needs the next line in any case. Never raises.
 
         `stamp`: the node's timestamp, if it is not in front of the line.
         """
@@ -284,7 +284,7 @@ class LogReader:
         return made
 
     def _pass_over(self, line_no: int, line: bytes, stamp: Moment | None) -> None:
-        """A line that says nothing but that the program goes on, and when. Most lines of a log come here."""
+        """Handles an irrelevant line: only the time and the sign of progress are used. Most lines come here."""
         facts = self._facts
         if _GOES_ON.search(line[:PROGRESS_HEAD]):
             self._went_on(line_no, line)
@@ -296,7 +296,7 @@ class LogReader:
             self._time(clean_line(line), stamp)
 
     def _went_on(self, line_no: int, line: bytes) -> None:
-        """Takes a line that shows the program going on."""
+        """Takes a line that shows the program continuing."""
         self._facts.last_activity = line_no
         if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
             self._steps_to_outlive -= 1
@@ -304,7 +304,7 @@ class LogReader:
                 self._facts.outlived = line_no
 
     def _time(self, raw: str, stamp: Moment | None) -> Moment | None:
-        """When a line was printed; notes the zone, and the time of a step of the training."""
+        """The time of a line; also notes the time zone, and the time of a training step."""
         facts = self._facts
         told = told_time(raw) if stamp is None or facts.zone is None else None
         time = stamp or told
@@ -344,7 +344,7 @@ class LogReader:
 
 
 def _begins_inside(line: bytes) -> bool:
-    """Whether a log that begins with this line lacks its beginning: a part of a report, an end before any word."""
+    """Whether a log that begins with this line was cut: the line is inside a report, or reports an end."""
     note = parse_note(line, 1)
     return _INSIDE.match(split_origin(clean_line(line))[1]) is not None or (
         note is not None and note.kind in ENDINGS and not note.launcher
@@ -358,15 +358,15 @@ def _event_rank(text: str) -> int | None:
 
 
 class Says(StrEnum):
-    """The kind of a line."""
+    """The kind of a statement on a collective."""
 
     #: This rank waited in a collective until the timeout.
     TIMEOUT = "timeout"
     #: Counters only: the last enqueued and completed operation of this rank.
     COUNTERS = "counters"
-    #: This rank's watchdog ended it for an error that the text names.
+    #: This rank's watchdog ended it because of the error in the text.
     DIED = "died"
-    #: A report that names others: `ranks` did not come.
+    #: A report that names other ranks: `ranks` did not join.
     NAMES = "names"
     #: A fingerprint of the collective that this rank runs.
     RUNS = "runs"
@@ -376,9 +376,10 @@ class Says(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CollectiveLine:
-    """One statement. `rank` is global for the default group, else the rank in that group; `seq` counts from 1.
+    """One statement on a collective. `rank` is global for the default group, else the rank in the group; `seq` counts
+    from 1.
 
-    `group` is the process group's GUID, empty for the default group and where the line has none.
+    `group` is the process group's GUID, empty for the default group or if the line has none.
     """
 
     says: Says
@@ -420,7 +421,7 @@ _FINGERPRINT = re.compile(
     r"(?:SequenceNumber=(?P<seq>\d{1,12}),? ?)?OpType=(?P<op>\w{1,40})(?P<sizes>[^)]{0,300}?)(?:TensorDeviceTypes|\))"
 )
 
-#: Byte strings of which one is in every statement on a collective.
+#: Byte strings of which every statement on a collective contains one.
 COLLECTIVE_LITERALS = (
     b"Watchdog caught collective",
     b"ast enqueued",
@@ -433,7 +434,7 @@ COLLECTIVE_LITERALS = (
 
 
 def read_collectives(text: str, rank: int | None, line_no: int, time: Moment | None) -> list[CollectiveLine]:
-    """The statements of one line; `rank` is its prefix's. An empty list for nearly all lines."""
+    """Parses the statements in one line; `rank` is that of its prefix. An empty list for nearly all lines."""
     if COLLECTIVE_MISMATCH in text:
         return _fingerprints(text, line_no, time)
     shown = text[:_TEXT_LIMIT]
@@ -490,7 +491,7 @@ def _named(pattern: re.Pattern[str], text: str, line_no: int, time: Moment | Non
 
 
 def _fingerprints(text: str, line_no: int, time: Moment | None) -> list[CollectiveLine]:
-    """Both sides of a mismatch: the collective of this rank, and the one that it received from another."""
+    """Parses both sides of a mismatch: the collective of this rank, and the one received from another."""
     return [
         CollectiveLine(
             Says.HEARD if number else Says.RUNS,
@@ -506,7 +507,7 @@ def _fingerprints(text: str, line_no: int, time: Moment | None) -> list[Collecti
     ]
 
 
-#: Byte strings of which one is in every line from which an identity or an address is read.
+#: Byte strings of which every line with an identity or an address contains one.
 IDENTITY_LITERALS = (
     b"local_rank",
     b"LOCAL_RANK",
@@ -535,7 +536,7 @@ _OWN = re.compile(r"Bootstrap ?: Using [^\s:]{1,30}:([\d.]{7,15}|[0-9a-fA-F:]{3,
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process: global rank, local rank if known, its pid in the worker. `world`: processes in all."""
+    """One process: global rank, local rank if known, its pid in the worker. `world`: total number of processes."""
 
     line_no: int
     rank: int | None
@@ -567,6 +568,6 @@ def read_identity(text: str, line_no: int) -> list[Identity]:
 
 
 def read_address(text: str) -> str | None:
-    """The address of the worker that printed this line, where it names one as its own."""
+    """The worker's own address, if this line names it."""
     match = _OWN.search(text)
     return (match[1] or match[2]) if match else None

@@ -1,8 +1,8 @@
-"""One line of a worker's log: its text, the process that printed it, when, and whether it shows the training going on.
+"""Parses one line of a worker's log: its text, the process that printed it, its time, and signs of training progress.
 
 Three clocks occur: the node's stamp in front of a line (`kubectl logs --timestamps`: UTC, nanoseconds), the process's
-own log time (local time without a zone, milliseconds), and whole seconds (torchelastic's summaries, error
-files). C++ stamps of PyTorch are read to the second only: their fraction comes from another clock.
+own log time (local time without a zone, milliseconds), and whole seconds (torchelastic's summaries, error files). C++
+stamps of PyTorch are read to the second only: their fraction comes from another clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-#: Bytes of one line that are looked at; a longer line is cut (10 MB lines exist).
+#: Bytes of a line that are parsed; a longer line is cut (10 MB lines exist).
 LINE_LIMIT = 16_384
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
@@ -20,10 +20,10 @@ _REPLACEMENT = "�"
 
 
 def decode(data: bytes) -> str:
-    """UTF-8, or GB 18030 where that fits the whole text and UTF-8 little of it.
+    """Decodes UTF-8, or GB 18030 if that fits the whole text and UTF-8 little of it.
 
-    Mostly valid UTF-8 (a character cut in two) stays UTF-8, with U+FFFD for the rest. A few pairs of
-    GBK bytes are valid UTF-8 by chance, hence the comparison. Never raises.
+    Mostly valid UTF-8 (with a cut character) stays UTF-8, with U+FFFD for the rest. A few pairs of GBK bytes are valid
+    UTF-8 by chance, hence the comparison. Never raises.
     """
     try:
         return data.decode("utf-8")
@@ -39,7 +39,7 @@ def decode(data: bytes) -> str:
 
 
 def clean_line(line: bytes) -> str:
-    """One line as text: cut, decoded, without terminal codes, without what a carriage return overwrote."""
+    """One line as text: cut, decoded, without terminal codes and without text overwritten after a carriage return."""
     text = decode(line[:LINE_LIMIT].rstrip(b"\r\n"))
     if "\x1b" in text:
         text = _ANSI.sub("", text)
@@ -56,14 +56,14 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-#: Prefixes that nest; more than these in one line are not looked at.
+#: The most nested prefixes that are parsed in one line.
 _DEPTH = 6
 
 #: `[rank3]: ` of torch's excepthook, `[rank3]:[E1120 ...` of its C++ log: the GLOBAL rank.
 _RANK = re.compile(r"\[rank(\d{1,7})\]: ?")
 #: `[default0]:` of `--tee`: role and LOCAL rank. `[gpu187:0]:` of accelerate: host and local rank.
 _TEE = re.compile(r"\[(?!rank\d)[A-Za-z_][\w.-]{0,60}?(?::)?(\d{1,4})\]:")
-#: A template of the user's own that names both (`[default rank=1 local=1] `).
+#: A user's template that names both (`[default rank=1 local=1] `).
 _TEMPLATE = re.compile(
     r"\[[^\]\[]{0,60}\brank[=: ](\d{1,7})[^\]\[]{1,40}?local(?:_rank)?[=: ](\d{1,4})[^\]\[]{0,30}\]:? ?"
 )
@@ -72,8 +72,8 @@ _NOISE = re.compile(
     r"(?:std(?:err|out): |> |\d{1,9}(?:\.\d{1,9})?s\t\d{1,9}\t|\([A-Za-z_]\w{0,60} pid=\d{1,9}[^)]{0,80}\) ?"
     r"|20\d\d-[^ |]{1,40} \w{1,64} \|\| )"
 )
-#: `[Rank 3]` and `[PG ID 0 PG GUID 0(default_pg) Rank 3]` of the C++ log, behind the file's name. In another group than
-#: the default one (number 0) it is the rank in that group, which says nothing here.
+#: `[Rank 3]` and `[PG ID 0 PG GUID 0(default_pg) Rank 3]` of the C++ log, after the file's name. In a group other than
+#: the default one (number 0) it is the rank in that group, which is not useful here.
 _CPP_RANK = re.compile(r"\[(?:PG (?:ID )?0 [^\]]{0,120}?)?Rank (\d{1,7})\]")
 _CPP_LINE = re.compile(r"(?:\[[EWIF](?:\d{3,4} [\d:.]{8,20})? ?[\w.]{1,60}:\d{1,6}\]|  what\(\): ) ?")
 
@@ -94,7 +94,7 @@ NOBODY = Origin()
 
 
 def split_origin(text: str) -> tuple[Origin, str]:
-    """The origin of a line, and its text without the prefixes. A progress bar in front is passed over."""
+    """The origin of a line, and its text without prefixes. A progress bar in front is skipped."""
     rank: int | None = None
     local: int | None = None
     at = 0
@@ -116,7 +116,7 @@ def split_origin(text: str) -> tuple[Origin, str]:
     return (Origin(rank, local) if rank is not None or local is not None else NOBODY), rest
 
 
-#: RFC 3339 with any fraction, as `kubectl logs --timestamps` and the kubelet put it in front.
+#: RFC 3339 with any fraction, as `kubectl logs --timestamps` and the kubelet prepend it.
 _STAMP = re.compile(rb"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
 
 #: Python's logging and most loggers: the date, then the time with milliseconds or less.
@@ -126,13 +126,13 @@ _TORCH = re.compile(r"(?<![\w\[])[DIWECF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{
 #: PyTorch's C++ log `[W1120 17:44:40.665371319 file.cpp:207]`: the month is not padded (`E321` is 21 March).
 _CPP = re.compile(r"\[[DIWECF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.\d{1,9} ")
 
-#: Where in a line a time may begin.
+#: Characters of a line within which a time may begin.
 _WHERE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A time that is comparable over workers. `resolution` in seconds: two times that differ by less have no order."""
+    """A time that is comparable across workers. `resolution` in seconds: the order of closer times is unknown."""
 
     seconds: float
     resolution: float
@@ -179,7 +179,7 @@ def told_time(text: str) -> Moment | None:
 
 
 def dated_near(seconds: float, reference: float) -> float | None:
-    """A time without a year, in the year that brings it nearest to the reference; None: no such day."""
+    """A time without a year, in the year that is closest to the reference; None if the day does not exist."""
     told = datetime.fromtimestamp(seconds, UTC)
     year = datetime.fromtimestamp(reference, UTC).year
     found = []
@@ -192,7 +192,7 @@ def dated_near(seconds: float, reference: float) -> float | None:
 
 
 def zone_of(ahead: float) -> float | None:
-    """Seconds that local time is ahead of UTC, from a line that has both; None if no time zone fits."""
+    """Seconds by which local time is ahead of UTC, from a line that has both; None if no time zone fits."""
     zone = round(ahead / 900) * 900  # zones are multiples of a quarter of an hour
     return float(zone) if abs(ahead - zone) <= 30 and abs(zone) <= 14 * 3600 else None
 
@@ -214,7 +214,7 @@ PROGRESS = (
     rb"\b\d{1,9}/\d{1,9} \[[\d:]{4,9}"
     rb"|\b[Ss]tep[ =:#]{1,3}\d|\b[Ii]ter(?:ation)?[ =:#]{1,8}\d|\b[Ee]poch[ =:#\[]{1,3}\d"
 )
-#: Bytes at the beginning of a line in which it is looked for.
+#: Bytes at the start of a line that are searched for it.
 PROGRESS_HEAD = 160
 
 

@@ -1,8 +1,8 @@
-"""The platform's reports about workers and nodes, and what they prove.
+"""Judges the platform's reports about workers and nodes.
 
-Reasons are Kubernetes': states of pods and containers, conditions, events of the kubelet, the scheduler, the node
-controller and node-problem-detector. Few of them prove anything: a reason is often set by the component that saw the
-end, not by the one that caused it.
+Reasons are those of Kubernetes: states of pods and containers, conditions, events of the kubelet, the scheduler, the
+node controller and node-problem-detector. Few of them prove anything: a reason is often set by the component that saw
+the end, not by the one that caused it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from atlctl.diagnosis.result import GpuIdentity
 from atlctl.diagnosis.signatures import builtin_matcher, signature_of_xid
 from atlctl.i18n import Message, given, joined
 
-#: `proves`: it happened to this worker or node, no other reading is left. `hints`: it fits, and other causes do, too.
+#: `proves`: it happened to this worker or node, without another explanation. `hints`: other causes fit as well.
 Certainty = Literal["proves", "hints"]
 
 
@@ -69,7 +69,7 @@ class Judgement:
 
 
 def judge_state(state: PlatformState) -> Judgement | None:
-    """Judge a worker's end by its state; None if it proves nothing, as exit code 0 and `Succeeded`."""
+    """Judges a worker's end by its state; None if it proves nothing, like exit code 0 and `Succeeded`."""
     killed = state.signal == 9 or state.exit_code == 137
     if state.reason == "OOMKilled":
         return _oom_killed(killed)
@@ -85,7 +85,7 @@ def judge_state(state: PlatformState) -> Judgement | None:
 
 
 def judge_event(event: Event) -> Judgement | None:
-    """Judge a worker's failure by an event; None for most events."""
+    """Judges a worker's failure by an event; None for most events."""
     if number := xid(event.message):
         return _of_xid(number[1])
     if "fallen off the bus" in event.message:
@@ -138,7 +138,7 @@ def _oom_killed(killed: bool) -> Judgement:
 
 
 def _oom_event(message: str) -> Judgement:
-    """An event with the kernel's own line: it says whether a limit or the host ran out of memory."""
+    """Judges an event with the kernel's OOM line, which shows whether a limit or the host's memory was exceeded."""
     found = builtin_matcher().match(message)
     known = found is not None and found.signature.id in ("oom_cgroup", "oom_host")
     category = found.signature.category if found is not None and known else "oom_kill"
@@ -147,7 +147,7 @@ def _oom_event(message: str) -> Judgement:
 
 
 def _evicted(message: str) -> Judgement:
-    """The kubelet ended the pod itself. Its message says what was short."""
+    """Judges an eviction by the kubelet. Its message names the scarce resource."""
     if "emptydir" in message.lower():
         text = Message(
             "the kubelet evicted the worker: an emptyDir volume was over its limit (of memory medium: /dev/shm)"
@@ -163,7 +163,7 @@ def _evicted(message: str) -> Judgement:
 
 
 def _short(message: str) -> Judgement:
-    """The kubelet began to make room on a node."""
+    """Judges a node on which the kubelet reclaims resources."""
     if _of_disk(message):
         return Judgement("disk_full", "hints", Message("the node was short of local disk"))
     return Judgement("host_oom_kill", "hints", Message("the node was short of memory"))
@@ -184,7 +184,7 @@ def _never_started(state: PlatformState) -> Judgement:
 
 
 def _ended_by_signal(state: PlatformState) -> Judgement | None:
-    """Exit codes of 128 + N. A launch script passes on the code of what it started, or makes one up."""
+    """Judges exit codes of 128 + N. A launch script may return its child's exit code or any other."""
     number = state.signal
     if not number and state.exit_code is not None:
         number = state.exit_code - 128
@@ -228,7 +228,7 @@ _REMOVED = Judgement("node_lost", "proves", Message("the node was removed from t
 _TAINTED = Judgement(
     "node_lost", "hints", Message("the worker was deleted for a taint of its node: mostly a node that was not ready")
 )
-#: Reasons of pods, containers and conditions that need no second look.
+#: Reasons of pods, containers and conditions that have a fixed judgement.
 _STATES: Mapping[str, Judgement] = MappingProxyType(
     {
         "Preempting": Judgement("preemption", "proves", Message("the kubelet ended the worker for a critical pod")),
@@ -268,7 +268,7 @@ _STATES: Mapping[str, Judgement] = MappingProxyType(
 
 _NOT_PULLED = ("image_pull", Message("its image could not be pulled"))
 _NOT_RUN = ("container_config", Message("its container could not be run"))
-#: Reasons of a container that waits, or of a pod that no node took -> category, text.
+#: Reasons of a waiting container, or of an unscheduled pod -> category, text.
 _NEVER_STARTED: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "Unschedulable": ("not_scheduled", Message("no node had room for it")),

@@ -1,7 +1,7 @@
-"""One worker's report of its rank processes and their Python stacks, as `remote/stacks` prints it.
+"""Parses a worker's report of its rank processes and their Python stacks, as printed by `remote/stacks`.
 
-The text comes from the worker and is not trusted: a field of another type counts as missing. Stacks come from torch's
-worker server or from py-spy; from a stack follows what its thread is in the middle of.
+The text comes from the worker and is not trusted: a field of a wrong type counts as missing. Stacks come from torch's
+worker server or from py-spy; a thread's stack shows its activity.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _RANKS, _CHILDREN, _WAITS, _TEXT = 4096, 32, 64, 1000
 
 @dataclass(frozen=True, slots=True)
 class ThreadState:
-    """A thread at one moment. `syscall`: the call it is in, `running` on a CPU, None if that may not be read.
+    """A thread at one moment. `syscall`: the current system call, `running` on a CPU, None if it cannot be read.
 
-    `timed`: a futex with a time limit. `target`: the file of the call's descriptor.
+    `timed`: a futex with a timeout. `target`: the file of the call's descriptor.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ThreadState:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Threads beside the main one that are alike: `count` of them."""
+    """A group of `count` equal threads, other than the main one."""
 
     at: ThreadState
     count: int
@@ -50,7 +50,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class ChildProcess:
-    """A process below the rank's, DataLoader's for instance. `ticks` were used in the window."""
+    """A child process of the rank, for instance of DataLoader. `ticks`: CPU time in the window."""
 
     pid: int
     at: ThreadState
@@ -61,11 +61,11 @@ class ChildProcess:
 class RankReport:
     """One rank process, over a window of some seconds. `rank` is None if its environment could not be read.
 
-    `looks`: its main thread at the window's begin and end, empty if it ended meanwhile. `ticks` of CPU time (all
-    threads), `main_ticks`, `run_ns`, `wait_ns` (ready to run, and no CPU) and `switches` of the main thread grew by
-    this much in the window; None if it may not be read. `started`: seconds since the epoch, `age`: seconds since
-    then. `torch`: whether torch's libraries are loaded. `threads` is empty without Python stacks, `source` says who
-    gave them, `problems` why others did not; `spy`: whether there is a py-spy for it, None if none was looked for.
+    `looks`: its main thread at the start and end of the window, empty if it ended meanwhile. Increases in the window,
+    None if unreadable: `ticks` of CPU time (all threads), and of the main thread `main_ticks`, `run_ns`, `wait_ns`
+    (ready to run, but no CPU) and `switches`. `started`: seconds since the epoch, `age`: seconds since then. `torch`:
+    whether torch's libraries are loaded. `threads` is empty without Python stacks, `source` is their source, `problems`
+    the reasons why other sources failed; `spy`: whether py-spy is available, None if it was not searched for.
     """
 
     rank: int | None
@@ -95,7 +95,7 @@ class RankReport:
     spy: bool | None
 
     def number(self, name: str) -> int | None:
-        """A whole number of the environment that is kept."""
+        """A whole number from the reported environment."""
         text = self.environ.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else None
 
@@ -107,8 +107,8 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class StackReport:
-    """The report of one worker. `headroom`: bytes of memory available, None without a limit; below `needed` no stacks
-    were tried. `problem`: why there are no stacks for any rank. `hidden`: Python processes of other users. `launchers`:
+    """The report of one worker. `headroom`: available bytes of memory, None without a limit; below `needed` no stacks
+    were taken. `problem`: the reason if no rank has a stack. `hidden`: Python processes of other users. `launchers`:
     torchrun agents, counted if there are no ranks. `now`: its clock, seconds since the epoch."""
 
     seconds: float
@@ -125,7 +125,7 @@ class StackReport:
 
 
 def parse_report(data: bytes) -> StackReport | None:
-    """The report, None if it is none. Never raises."""
+    """Parses a report; None if it is not one. Never raises."""
     try:
         found = fields.parse_json(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -211,7 +211,7 @@ def _waits(found: list[Any]) -> Iterator[Waits]:
 
 
 def _recorder(item: Mapping[str, Any], rank: int | None, started: float | None) -> tuple[FlightDump | None, str | None]:
-    """The dump, or why it does not count."""
+    """The flight-recorder dump, or the reason why it is not used."""
     if not item or rank is None:
         return None, None
     if item.get("source") == "file":
@@ -239,7 +239,7 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]{1,16}) ?(?:\[([^\]
 
 
 class StackPlace(StrEnum):
-    """The activity of a thread, by the library that the user's code called last."""
+    """The activity of a thread, by the library function that the user's code called last."""
 
     COLLECTIVE = "collective"
     JOINING = "joining"
@@ -262,7 +262,7 @@ class Thread:
     frames: tuple[Frame, ...]
 
 
-#: Path and function of frames that say it. The first rule that fits a frame above the user's decides.
+#: Path and function of frames that show the activity. The first rule that fits a frame above the user's decides.
 _JOINING = (
     r"(init_process_group|new_group|_new_process_group_helper|_store_based_barrier|rendezvous|_create_\w{1,60}_store|"
     r"\w{1,60}_rendezvous_handler|init_device_mesh|split_group)$"
@@ -302,9 +302,9 @@ _RULES = tuple(
 
 
 def threads_of_torch(text: str) -> tuple[Thread, ...]:
-    """The threads in a dump of torch's worker server, which is that of `faulthandler`.
+    """Parses the threads in a dump of torch's worker server, which has the format of `faulthandler`.
 
-    It lists the youngest thread first, so the last one with frames is the main thread.
+    The youngest thread is first, so the last one with frames is the main thread.
     """
     found: list[tuple[str | None, list[Frame]]] = []
     for line in text.splitlines():
@@ -319,7 +319,7 @@ def threads_of_torch(text: str) -> tuple[Thread, ...]:
 
 
 def threads_of_spy(found: object, pid: int) -> tuple[Thread, ...]:
-    """The threads in the report's form of a dump of py-spy. The main one has the number of the process."""
+    """The threads in the report's form of a py-spy dump. The main thread's id is the pid."""
     threads, numbered = [], False
     for item in found[:_THREADS] if isinstance(found, list) else ():
         if not isinstance(item, dict) or not isinstance(item.get("frames"), list):
@@ -341,7 +341,7 @@ def threads_of_spy(found: object, pid: int) -> tuple[Thread, ...]:
                 )
             )
     if threads and not numbered and not any(thread.main for thread in threads):
-        # Of older Pythons it may give neither numbers nor names. The youngest thread comes first.
+        # For older Pythons, py-spy may give neither ids nor names. The youngest thread comes first.
         threads[-1] = replace(threads[-1], main=True)
     return tuple(threads)
 
@@ -359,7 +359,7 @@ def place_of(frames: Sequence[Frame]) -> tuple[StackPlace, str | None]:
             break
         above.append(frame)
     for place, path, function in _RULES:
-        # The outermost: `barrier` rather than what it is made of.
+        # The outermost: `barrier` rather than the functions that it calls.
         for frame in reversed(above):
             if path.search(frame.path) and function.match(_name(frame)):
                 return place, _name(frame)
@@ -372,7 +372,7 @@ def imports(frames: Sequence[Frame]) -> bool:
 
 
 def _name(frame: Frame) -> str:
-    """The function's own name: py-spy gives the qualified one in newer Pythons."""
+    """The function's unqualified name: for newer Pythons, py-spy gives the qualified one."""
     return frame.function.rpartition(".")[2]
 
 

@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How sure a root cause is. docs/en/corpus.md has how often each word was right."""
+    """The confidence in a root cause. docs/en/corpus.md has the accuracy of each level."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -42,9 +42,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class GpuIdentity:
-    """One GPU, as far as the platform or the log names it: `index` and `pci` are its driver's, on its node.
+    """One GPU, as far as the platform or the log names it: `index` and `pci` are the driver's on the node.
 
-    `local_rank`: of the process that used it, if that is known.
+    `local_rank`: that of the process that used it, if known.
     """
 
     index: int | None = None
@@ -55,10 +55,10 @@ class GpuIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Traceback:
-    """The innermost `frames` of an exception, or of a process that waits (`exception` is empty); the innermost is last.
+    """The innermost `frames` of an exception, or of a waiting process (`exception` is empty); the innermost is last.
 
-    `omitted`: how many are above them. `earlier`: the exceptions of the chain before it, the first raised first.
-    `proof`: where all of it is.
+    `omitted`: the number of frames above them. `earlier`: the exceptions before it in the chain, the first raised
+    first. `proof`: the place of the whole traceback.
     """
 
     frames: tuple[Frame, ...]
@@ -73,10 +73,10 @@ class Traceback:
 class Cause:
     """A root cause, or a candidate for one.
 
-    `worker` is None if the text names none (a worker that left no log). `host` is an address or host name that victims
+    `worker` is None if the text names none (a worker without a log). `host` is an address or host name that victims
     name. `attempt` counts from 0 on this worker. `why`: the reason in one sentence. `brief`: shown to people instead of
-    the message: without the rank's name, or the exception of a DataLoader's child; or empty. `last_lines`: of the log,
-    if there is no traceback: those of the process if lines name their rank, else of its worker.
+    the message (without the rank's name, or the exception of a DataLoader's child), or empty. `last_lines`: the last
+    lines of the log, if there is no traceback: of the process if lines name their rank, else of its worker.
     """
 
     worker: str | None
@@ -116,7 +116,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Failures of one sort that only followed. `ranks` are global, `workers` the names; `first` is the earliest."""
+    """Consequences of one kind. `ranks` are global, `workers` are names; `first` is the time of the earliest."""
 
     reason: str
     count: int
@@ -144,7 +144,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """How one process of the round that decides ended. `part` is `cause` for a root cause, else as of a worker."""
+    """The end of one process of the deciding round. `part` is `cause` for a root cause, else as for a worker."""
 
     worker: str
     rank: int | None
@@ -161,8 +161,8 @@ class RankEnd:
 class Diagnosis:
     """The answer. `root_causes` is empty for `none` and `undecided`; `candidates` are given for `undecided`.
 
-    `earlier` are failures of rounds before the one that decided. `remarks` are sentences on what was missing or odd.
-    `ranks` are the processes of the round that decided.
+    `earlier` are failures of rounds before the deciding one. `remarks` are sentences on missing or unusual evidence.
+    `ranks` are the processes of the deciding round.
     """
 
     verdict: Verdict

@@ -1,9 +1,9 @@
-"""Finds the lines of a stream that hold one of many literals, each with its number: gigabytes of log, few of its lines.
+"""Finds the few lines in gigabytes of log that contain one of many literals, with their line numbers.
 
 The inner loop, the *sieve*, reports whether a range of bytes contains any of the literals. Nothing in the standard
 library does this fast: `in` needs one pass for each literal, `re` tries its alternatives one by one. The regex engine
-of pydantic (which typer brings along) searches up to 64 literals in one pass with vector instructions. It answers yes
-or no, not the place; the scanner halves the range until the line is found.
+of pydantic (which typer brings along) searches up to 64 literals in one pass with vector instructions. It returns
+whether there is a match, not its place; the scanner halves the range until the line is found.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from itertools import pairwise
 
 from atlctl.diagnosis.logline import LINE_LIMIT, is_utf8
 
-#: True if the bytes hold one of the literals.
+#: Returns whether the bytes contain one of the literals.
 Sieve = Callable[[bytes], bool]
-#: Gets a line's number and the line; says whether it wants the following line, too.
+#: Takes a line's number and the line; returns whether it needs the following line too.
 Take = Callable[[int, bytes], bool]
 
-#: Stands for what was left out of a line longer than `LINE_LIMIT`.
+#: Replaces the omitted part of a line longer than `LINE_LIMIT`.
 GAP = b" [...] "
 _FIRST = LINE_LIMIT // 2
 _LAST = LINE_LIMIT - _FIRST - len(GAP)
 
-#: Chunks are collected until they are as long as this.
+#: Chunks are collected up to this size.
 _BLOCK = 1 << 19
-#: glibc hands freed blocks back to the kernel, and page faults take up to half the time, until it has seen a
-#: block of this size freed.
+#: Until a block of this size was freed, glibc returns freed blocks to the kernel, and page faults take up to half the
+#: time.
 _LARGE = 1 << 22
-#: Bytes that are looked at in one go, at most: they stay in the core's nearest caches.
+#: Most bytes that are searched at once: they fit into the core's caches.
 _WIDEST = 1 << 16
 
 
 class Scanner:
-    """Finds lines that hold a literal in a stream of chunks.
+    """Finds lines that contain a literal in a stream of chunks.
 
-    `take(number, line)` gets each such line, without its newline, the first line being 1, and returns
-    True if it wants the next line as well, whatever that holds. Lines with a byte among the first
-    `head` or the last `tail` bytes of the stream are taken in any case. Lines come in order and once.
-    Of a line longer than `LINE_LIMIT` the first and the last bytes are given, with `GAP` between them.
+    `take(number, line)` is called with each such line, in order, without its newline, numbered from 1. It returns True
+    if it needs the next line as well, whatever that contains. Lines with a byte among the first `head` or the last
+    `tail` bytes of the stream are always taken. A line longer than `LINE_LIMIT` is cut to its first and last bytes,
+    with `GAP` between them.
 
-    Memory is a few times the longest of chunk, `tail` and 0.5 MiB, whatever the stream holds. Raises
-    ValueError for a literal that is empty, not ASCII, longer than 1,000 bytes or holds a newline.
+    Memory is a few times the largest of chunk, `tail` and 0.5 MiB, for any stream. Raises ValueError for a literal that
+    is empty, not ASCII, longer than 1,000 bytes or contains a newline.
     """
 
     def __init__(self, literals: Collection[bytes], take: Take, *, head: int = 65_536, tail: int = 65_536) -> None:
@@ -54,23 +54,23 @@ class Scanner:
         self._block = max(_BLOCK, tail)
         self._parts: list[bytes] = []
         self._parts_size = 0
-        self._data = b""  # not dealt with yet; starts where a line starts, or inside `_open`
+        self._data = b""  # not processed yet; begins at a line's start, or inside `_open`
         self._offset = 0  # of `_data` in the stream
         self._number = 1  # of the line at the start of `_data`
-        self._follow = False  # the reader wants the next line
+        self._follow = False  # the reader needs the next line
         self._open: _LongLine | None = None
         self._given = (b"", 0)  # the buffer of the current line, and its start
         bytes(_LARGE)
 
     def feed(self, chunk: bytes) -> None:
-        """The next bytes of the stream, cut anywhere."""
+        """Takes the next bytes of the stream, cut anywhere."""
         self._parts.append(chunk)
         self._parts_size += len(chunk)
         if self._parts_size >= self._block:
             self._look()
 
     def before(self, most: int) -> list[bytes]:
-        """For `take`: up to `most` lines in front of the one that it is given, as far as they are still held."""
+        """For use in `take`: up to `most` lines before the current one, as far as they are still held."""
         data, end = self._given
         start = end
         for _ in range(most):
@@ -80,7 +80,7 @@ class Scanner:
         return data[start : end - 1].split(b"\n") if start < end else []
 
     def finish(self) -> int:
-        """The stream has ended, to be called once: hands on the last lines. Returns the number of lines in all."""
+        """Takes the last lines at the end of the stream; to be called once. Returns the total number of lines."""
         self._look()
         data, self._data = self._data, b""
         start = 0
@@ -95,7 +95,7 @@ class Scanner:
         return self._number - 1
 
     def _look(self) -> None:
-        """Deals with the lines that cannot be among the last `tail` bytes, whatever follows."""
+        """Processes the lines that cannot be among the last `tail` bytes."""
         data = b"".join((self._data, *self._parts))
         self._parts.clear()
         self._parts_size = 0
@@ -119,10 +119,10 @@ class Scanner:
         self._offset += start
 
     def _lines(self, data: bytes, start: int, end: int) -> None:
-        """Complete lines: checks many at once, halves the range if it contains a literal, widens it if not.
+        """Processes complete lines: checks many at once, halves the range if it contains a literal, else widens it.
 
-        After a line that was found it looks as far as that one was from the one before. So the bytes checked stay a
-        small multiple of the input, however dense the literals are.
+        After a found line, the range is the distance from the found line before it. So the bytes checked stay a small
+        multiple of the input, however dense the literals are.
         """
         known = start  # a literal is in data[start:known], if that is not empty
         after = start  # the last line that was found
@@ -154,7 +154,7 @@ class Scanner:
         return end
 
     def _give(self, data: bytes, start: int) -> int:
-        """Hands on the line at `start`; returns where the next one starts."""
+        """Passes on the line at `start`; returns the start of the next one."""
         end = data.index(b"\n", start)
         self._given = (data, start)
         self._follow = self._take(self._number, _cut(data[start:end]))
@@ -167,8 +167,8 @@ class Scanner:
         self._number += 1
 
     def _close_long(self, data: bytes, newline: int, *, in_tail: bool) -> int:
-        """End the open line at `newline`, or at the end of the stream if that is negative. Returns the next line's
-        start."""
+        """Ends the open line at `newline`, or at the end of the stream if that is negative. Returns the start of the
+        next line."""
         line, self._open = self._open, None
         assert line is not None
         end = len(data) if newline < 0 else newline
@@ -178,7 +178,7 @@ class Scanner:
 
 
 class _LongLine:
-    """A line whose end is not in sight: its first and last bytes, and whether a literal was in it."""
+    """A long line whose end is not read yet: its first and last bytes, and whether it contains a literal."""
 
     __slots__ = ("first", "found", "last", "offset")
 
@@ -190,7 +190,7 @@ class _LongLine:
         self.last = start[max(_FIRST, len(start) - LINE_LIMIT) :]
 
     def add(self, more: bytes, holds: Sieve) -> None:
-        """The next bytes of the line."""
+        """Takes the next bytes of the line."""
         self.found = self.found or holds(self.last[-LONGEST:] + more)
         self.last = (self.last + more)[-LINE_LIMIT:]
 
@@ -200,7 +200,7 @@ def _cut(line: bytes) -> bytes:
 
 
 def _line_end(data: bytes, start: int, near: int) -> int:
-    """Where a line of `data[start:]` ends: the last one that ends by `near`, or else the first one."""
+    """The end of the last line in `data[start:]` that ends by `near`, or else of the first one."""
     return data.rfind(b"\n", start, near) + 1 or data.index(b"\n", near) + 1
 
 
@@ -211,15 +211,15 @@ MOST_GROUPS = 6
 #: A literal's bytes at most.
 LONGEST = 1_000
 
-#: Frequent in logs, so that a search should not stop at each of them; the most frequent first.
+#: Bytes that are frequent in logs, at which a search should not stop; the most frequent first.
 _FREQUENT = b" 0123456789etaonirsl.:,=|-_/'\"()dcumphgfEbIT"
 
 
 @lru_cache(maxsize=8)
 def sieve_for(literals: frozenset[bytes]) -> Sieve:
-    """The fastest sieve that is here.
+    """The fastest available sieve.
 
-    Raises ValueError for a literal that is empty, not UTF-8, longer than `LONGEST` or holds a newline.
+    Raises ValueError for a literal that is empty, not UTF-8, longer than `LONGEST` or contains a newline.
     """
     for literal in literals:
         if not 0 < len(literal) <= LONGEST or not is_utf8(literal) or b"\n" in literal:
@@ -233,12 +233,12 @@ def sieve_for(literals: frozenset[bytes]) -> Sieve:
 
 
 def vector_sieve(literals: Iterable[bytes]) -> Sieve:
-    """By the regex engine in pydantic's compiled core. Raises ImportError if that is not installed."""
+    """A sieve using the regex engine in pydantic's compiled core. Raises ImportError if that is not installed."""
     from pydantic_core import SchemaValidator, ValidationError, core_schema
 
     found = _needed(literals)
     groups = -(-len(found) // GROUP) if len(found) <= MOST_GROUPS * GROUP else 1
-    # Neighbours in the alphabet share their first bytes, which the engine's first step looks at.
+    # Literals are sorted: neighbours share their first bytes, which the engine's first step compares.
     cuts = [len(found) * number // groups for number in range(groups + 1)]
     searches = [
         SchemaValidator(
@@ -248,7 +248,7 @@ def vector_sieve(literals: Iterable[bytes]) -> Sieve:
     ]
 
     def holds(data: bytes) -> bool:
-        # It reads only UTF-8, and answers no for anything else: a no counts only for valid UTF-8.
+        # The engine finds nothing in invalid UTF-8, so "no match" counts only for valid UTF-8.
         readable = data.isascii()
         for search in searches:
             if readable:
@@ -270,7 +270,7 @@ def vector_sieve(literals: Iterable[bytes]) -> Sieve:
 
 
 def plain_sieve(literals: Iterable[bytes]) -> Sieve:
-    """By `re`, several times slower. It stops only at bytes that are rare in logs and looks around from there."""
+    """A sieve using `re`, several times slower. It stops only at bytes that are rare in logs and compares there."""
     found = _needed(literals)
     rare = _stops(found)
     around: dict[int, dict[bytes, list[bytes]]] = {}
@@ -289,13 +289,13 @@ def plain_sieve(literals: Iterable[bytes]) -> Sieve:
 
 
 def _needed(literals: Iterable[bytes]) -> list[bytes]:
-    """In order, without those that hold another one."""
+    """The sorted literals, without those that contain another one."""
     unique = set(literals)
     return sorted(one for one in unique if not any(other in one for other in unique if other != one))
 
 
 def _hex(literal: bytes) -> str:
-    """As a pattern of the engine in pydantic."""
+    """The literal as a pattern of pydantic's regex engine."""
     return "".join(char if char.isalnum() else f"\\u{{{ord(char):x}}}" for char in literal.decode())
 
 
@@ -304,13 +304,13 @@ def _one_of(first: bytes, rests: list[bytes]) -> bytes:
 
 
 def _frequency(byte: int) -> float:
-    """How often a byte is met in logs, roughly: a guess from a table, which decides on speed alone."""
+    """The rough frequency of a byte in logs, from a table; it affects only the speed."""
     place = _FREQUENT.find(byte)
     return 0.001 if place < 0 else 0.05 * 0.93**place
 
 
 def _stops(literals: list[bytes]) -> set[int]:
-    """Bytes of which each literal holds at least one, together as rare as a greedy choice makes them."""
+    """Bytes of which each literal contains at least one, chosen greedily to be rare."""
     left, chosen = set(literals), set[int]()
     while left:
         best = max(sorted(set(b"".join(left))), key=lambda byte: sum(byte in one for one in left) / _frequency(byte))

@@ -1,4 +1,4 @@
-"""Signatures: failures recognised by a line of the log. Definition, TOML files, matching.
+"""Failure signatures, recognised by a line of the log: definition, TOML files, matching.
 
 A file holds `[[signature]]` entries; the first that matches a line wins.
 
@@ -42,20 +42,19 @@ from atlctl.jobs.errors import UsageError
 # - `*`, `+` and `{n,m}` follow one character, class or escape, never a group. A group may be optional (`?`).
 # - No back references, conditions, comments or inline flags.
 # - A repetition is *clear* if the next element can begin with none of its characters, as in `\d+ ms`: it can end in
-# one place only. The widths of the others on one way through the pattern, multiplied, stay below `WORK_LIMIT`, and
-#   all widths together below `SCAN_LIMIT`. A repetition without an end counts as a whole line. So `.{0,200}x` is
-# cheap,
-#   and two `.*` are too much. Accepted patterns take a second at worst, on a line of 16 KiB made for it.
+#   one place only. For each way through the pattern, the product of the widths of all other repetitions stays below
+#   `WORK_LIMIT`, and the sum of all widths below `SCAN_LIMIT`. An unbounded repetition counts as a whole line. So
+#   `.{0,200}x` is cheap, and two `.*` are too much. Accepted patterns take at most a second on a hostile 16 KiB line.
 
 WORK_LIMIT = 20_000
 SCAN_LIMIT = 2 * LINE_LIMIT + 1_000
 PATTERN_LIMIT = 2_000
-#: Shortest literal that is derived, in bytes: it is looked for in gigabytes.
+#: Length in bytes of the shortest derived literal: shorter ones occur too often in gigabytes of log.
 MIN_LITERAL = 4
 
 _DEPTH = 20
 _MAX_WAYS = 256
-#: Stands in a way for anything at all; patterns with NUL are refused.
+#: Placeholder in a way for any text; patterns with NUL are refused.
 _GAP = "\0"
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{(\d*)(?:(,)(\d*))?\})[?+]?")
 _GROUP = re.compile(r"\((?:\?(?:(?P<look>[=!]|<[=!])|[:>]|P<\w+>))?")
@@ -73,9 +72,10 @@ class PatternRefused(ValueError):
 class PatternShape:
     """The properties of a pattern or a part of it.
 
-    `ways`: every way through it, as literal text with gaps. `work`: the number of ends that one start can lead to.
-    `scan`: how far its repetitions can read. `first`: characters that it can begin with. `empty`: whether it can match
-    nothing. `open`: repetitions at its end, as characters and width; the next element decides whether they are clear.
+    `ways`: every way through it, as literal text with gaps. `work`: the number of possible ends for one start.
+    `scan`: the most characters that its repetitions can read. `first`: characters that it can begin with. `empty`:
+    whether it can match an empty text. `open`: repetitions at its end, as characters and width; the next element
+    decides whether they are clear.
     """
 
     ways: tuple[str, ...]
@@ -99,7 +99,7 @@ class PatternShape:
 
 
 _NOTHING = PatternShape(("",), empty=True)
-#: `^`, `\\b` or a look around: takes nothing, and can fail after any character.
+#: `^`, `\\b` or a lookaround: consumes nothing, and can fail after any character.
 _ASSERTION = replace(_NOTHING, first=_ASCII | _BEYOND)
 
 
@@ -198,7 +198,7 @@ class _PatternParser:
         return PatternShape((_GAP,), 1, width, item.first, low == 0, ((item.first, width),))
 
     def _class(self) -> tuple[str, ...]:
-        """A class of a few plain characters as these, any other as a gap."""
+        """The characters of a small class of plain characters; a gap for any other class."""
         start = self._at
         if self._peek() == "^":
             self._at += 1
@@ -278,14 +278,14 @@ class LineRole(StrEnum):
     CASCADE = "cascade"
     #: Either of the two; other evidence decides.
     AMBIGUOUS = "ambiguous"
-    #: Facts (ranks, counters, addresses), no cause.
+    #: Facts (ranks, counters, addresses), not a cause.
     CONTEXT = "context"
-    #: Looks bad and means nothing.
+    #: Looks like a failure, but is harmless.
     NOISE = "noise"
 
 
 class FaultScope(StrEnum):
-    """Whose fault it is: one process's, or that of a whole worker (its machine, container, image or script)."""
+    """The part at fault: one process, or a whole worker (its machine, container, image or script)."""
 
     RANK = "rank"
     WORKER = "worker"
@@ -298,7 +298,7 @@ class Where(StrEnum):
     #: Where the name of an exception begins its line: at the start or after prefixes (`[rank3]: `, a time, `host: `),
     #: with or without its module. Not on a line that a logger wrote at DEBUG, INFO or WARNING.
     EXCEPTION = "exception"
-    #: Anywhere, but not on a logger's line below ERROR, nor on one that says that the program goes on.
+    #: Anywhere, but not on a logger's line below ERROR, nor on a line that says that the program continues.
     UNHANDLED = "unhandled"
 
 
@@ -312,7 +312,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """One kind of failure. With `hardware` the next step is an address: the node and GPU to take out of service."""
+    """One kind of failure. With `hardware`, the next step is to take the named node or GPU out of service."""
 
     id: str
     title: Text
@@ -323,12 +323,12 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One text in logs. `pattern` is searched in one decoded, cleaned line.
+    """A failure recognised by a line of a log. `pattern` is searched in one decoded, cleaned line.
 
-    Every line that it matches contains at least one of `literals`. Named groups that readers may rely on: `peer` and
-    `port` (the other end), `ranks` (a list of global ranks who are to blame), `rank`, `local_rank`, `pid`, `code` and
-    `signal` (how a process ended), `pci`, `uuid`, `xid`. A pattern can have a name only once: `rank2` is read as
-    `rank`. `death`: a launcher, shell or kernel reports that a process ended in failure.
+    Every matching line contains at least one of `literals`. Named groups that callers may use: `peer` and `port` (the
+    other end), `ranks` (a list of the global ranks at fault), `rank`, `local_rank`, `pid`, `code` and `signal` (how a
+    process ended), `pci`, `uuid`, `xid`. A pattern can use a name only once: `rank2` is read as `rank`. `death`: a
+    launcher, shell or kernel reports that a process failed.
     """
 
     id: str
@@ -346,7 +346,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """The signatures of the package in falling priority, and categories by id."""
+    """The package's signatures by descending priority, and its categories by id."""
 
     signatures: tuple[Signature, ...]
     categories: Mapping[str, Category]
@@ -440,7 +440,7 @@ class _Problem:
 
 
 def _checked(entry: Mapping[str, Any], categories: Mapping[str, Category], problem: _Problem) -> tuple[str, ...]:
-    """Refuses every mistake of one entry; its literals, given or read from its pattern."""
+    """Validates one entry; returns its literals, given or derived from its pattern."""
     for key in entry:
         if key not in _NEEDED and key not in _OPTIONAL:
             problem.refuse(f"unknown key {key}", f"known are {', '.join((*_NEEDED, *_OPTIONAL))}")
@@ -491,8 +491,8 @@ def _literals(entry: Mapping[str, Any], problem: _Problem) -> tuple[str, ...]:
     return tuple(given)
 
 
-#: Where the line of an exception can begin: at the start, after what ends a prefix, or after a time or a number.
-#: The exception's module may stand in front of its name.
+#: The possible starts of an exception in a line: the line's start, the end of a prefix, or after a time or a number.
+#: The exception's module may precede its name.
 _BEGINNING = r"(?:^|[\]:|>)\t：】]|[0-9Z-] )[ \t]{0,64}+(?:[A-Za-z_][\w.]{0,150}\.)??"
 
 #: A logger's level below ERROR, in the head of its line. NCCL writes its failures as `NCCL WARN`.
@@ -500,14 +500,14 @@ _LEVEL = re.compile(
     r"""(?:^|[\s\[(|:<"'-])(?:DEBUG|INFO|(?<!NCCL )WARN|WARNING|Warning|debug|info|warn|warning)(?=[\s\])|:>"'-])"""
 )
 _HEAD = 200
-#: The program says that it goes on, or the line is source code in a traceback.
+#: The line says that the program continues, or is source code in a traceback.
 _GOES_ON = re.compile(
     r"\b(?:[Rr]etrying|[Ww]ill (?:retry|try again)|[Ii]gnor(?:ed|ing)|[Ss]kipp(?:ed|ing)|[Ff]alling back)\b"
     r"|\braise [\w.]{1,100}\(|\bexcept [\w.]{1,100}(?: as \w{1,100})?:"
 )
 
 
-#: Characters by which literals are looked up.
+#: Length of the prefix by which literals are indexed.
 _START = 4
 #: Xids have smaller numbers.
 _XIDS = 10_000
@@ -515,7 +515,7 @@ _XIDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A signature found in a line, with the named groups that took part."""
+    """A signature found in a line, with its matched named groups."""
 
     signature: Signature
     groups: Mapping[str, str]
@@ -542,7 +542,7 @@ def builtin_matcher() -> Matcher:
 
 
 class Matcher:
-    """Looks for signatures in lines. Patterns are compiled when a line first has one of their literals."""
+    """Finds signatures in lines. A pattern is compiled when a line first contains one of its literals."""
 
     def __init__(self, signatures: Sequence[Signature]) -> None:
         self._signatures = tuple(signatures)
@@ -585,7 +585,7 @@ class Matcher:
         return None
 
     def _possible(self, text: str) -> Iterable[tuple[str, list[int]]]:
-        """Literals whose first characters are in the text: a fifth of the time that asking for each of them takes."""
+        """Literals whose first characters are in the text: five times faster than searching for each of them."""
         starts = {text[at : at + _START] for at in range(len(text))}
         known = [item for start in starts & self._by_start.keys() for item in self._by_start[start]]
         return [*known, *self._short]

@@ -1,11 +1,11 @@
-"""Parse torchelastic's (torchrun's) output about a failure: agent lines, summaries, error files.
+"""Parses torchelastic's (torchrun's) output about a failure: agent lines, summaries, error files.
 
-Formats of torch 1.9 to 2.13. For attempts that were restarted, single lines are all that the agent prints at its
-default log level.
+Formats of torch 1.9 to 2.13. For attempts that were restarted, the agent prints only single lines at its default log
+level.
 
 Summaries (`ChildFailedError`): the layout changed in torch 1.10 (`host`, `traceback`) and the exit code's row in 2.12
-(signal's name); both are read. Lines of a block may carry any prefix: it is learnt from the block's own section lines,
-with the digits of times in it left open, so that lines of other processes in between are recognised and skipped.
+(signal's name); all are read. Lines of a block may have any prefix: it is learnt from the block's section lines, with
+any digits for those of times, so that interleaved lines of other processes are recognised and skipped.
 
 Error files (`error.json`): `@record` writes `{"message": {"message": "ValueError: x", "extraInfo": {"py_callstack":
 "...", "timestamp": "1763660699"}}}`; torchrun adds `errorCode` beside the inner `message`. Others write a plain string:
@@ -35,7 +35,7 @@ class NoteKind(StrEnum):
 
     #: `failed (exitcode: 1) local_rank: 0 (pid: 14)`: the first failed local rank of one attempt.
     FAILED = "failed"
-    #: `Sending process 15 closing signal SIGTERM`: a *victim*, alive when the agent saw the failure.
+    #: `Sending process 15 closing signal SIGTERM`: a *victim*, alive when the agent detected the failure.
     CLOSING = "closing"
     #: `Unable to shutdown process 15 via ..., forcefully exiting via ...SIGKILL`.
     FORCED = "forced"
@@ -45,11 +45,11 @@ class NoteKind(StrEnum):
     RENDEZVOUS = "rendezvous"
     #: `Worker group FAILED. 2/3 attempts left; will restart worker group` (INFO level only).
     RESTART = "restart"
-    #: An agent starts: torchrun reports a setting. After the end of another, the container was restarted.
+    #: The start of an agent: torchrun reports a setting. After another agent's end, the container was restarted.
     STARTED = "started"
 
 
-#: The notes of an agent when its processes end.
+#: Kinds of notes about the end of processes.
 ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED)
 
 
@@ -72,9 +72,9 @@ class AgentNote:
     launcher: bool = False
 
 
-#: Byte strings that stand in a log only where a torchelastic trainer ended in failure: the header of
-#: the final summary, a signal to the agent, the agent's own death by a rendezvous error, and any other traceback
-#: of torchrun itself (its store is gone). An attempt that is restarted prints none of them.
+#: Byte strings that occur in a log only if a torchelastic trainer failed: the header of the final summary, a signal to
+#: the agent, the agent's own death by a rendezvous error, and any other traceback of torchrun itself (its store is
+#: gone). An attempt that is restarted prints none of them.
 FAILURE_MARKERS: tuple[bytes, ...] = (
     b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     b"torch.distributed.elastic.multiprocessing.api.SignalException: Process ",
@@ -126,7 +126,7 @@ _NOTES = _compiled(
     ),
     (AGENT_STARTS, NoteKind.STARTED, ""),
 )
-#: Slurm's words for signals.
+#: Slurm's names for signals.
 _SLURM = {
     "Killed": "SIGKILL",
     "Terminated": "SIGTERM",
@@ -142,7 +142,7 @@ _SRUN = (
     rf"srun: error: [\w.-]{{1,200}}: task (?P<rank>\d{{1,7}}): "
     rf"(?:Exited with exit code (?P<code>\d{{1,9}})|(?P<how>{'|'.join(_SLURM)}))"
 )
-#: The same of other launchers. DeepSpeed's is not among them: the `--local_rank` in its report is always the last one.
+#: The same for other launchers. DeepSpeed is omitted: the `--local_rank` in its report is always the last one.
 _LAUNCHER_NOTES = _compiled(
     # torch.multiprocessing.spawn: the index of a process is its local rank.
     (
@@ -156,7 +156,7 @@ _LAUNCHER_NOTES = _compiled(
         NoteKind.CLOSING,
         r"Terminating process (?P<pid>\d{1,9}) via signal (?P<signal>SIG\w{1,20})",
     ),
-    # Open MPI, prterun, horovodrun. The exit code is in the line behind the name.
+    # Open MPI, prterun, horovodrun. The exit code is in the line after the name.
     (
         b" exited on",
         NoteKind.FAILED,
@@ -179,7 +179,7 @@ _LAUNCHER_NOTES = _compiled(
     # Slurm numbers tasks as torch numbers ranks.
     (b"srun: error: ", NoteKind.FAILED, _SRUN),
 )
-#: Byte strings of which one is in every line that `parse_note` knows.
+#: Byte strings of which every line that `parse_note` recognises contains one.
 NOTE_LITERALS = tuple(literal for literal, _, _ in (*_NOTES, *_LAUNCHER_NOTES))
 
 #: Characters of a line that are kept as evidence.
@@ -187,7 +187,7 @@ _TEXT_LIMIT = 1000
 
 
 def parse_note(line: bytes, line_no: int) -> AgentNote | None:
-    """The agent's note in this line, or None. Lines without any of the words cost a few byte searches."""
+    """Parses an agent's note; None for other lines, most of which take only a few byte searches."""
     for literal, kind, pattern in _NOTES:
         if literal in line:
             text = clean_line(line)
@@ -208,9 +208,9 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
 
 
 def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:
-    """The notes that count: torchrun's if there are any or it left a summary (`elastic`), else another launcher's.
+    """The relevant notes: torchrun's if there are any or it left a summary (`elastic`), else another launcher's.
 
-    A launcher that has reported a death ends the others: their SIGKILL or SIGTERM is its own.
+    A launcher that has reported a death ends the other processes: their SIGKILL or SIGTERM comes from it.
     """
     own = [note for note in notes if not note.launcher]
     if own or elastic:
@@ -249,9 +249,9 @@ def signal_name(text: str) -> str | None:
     return name if name.startswith("SIG") else None
 
 
-#: Entries that are kept of one summary (its root entry always is).
+#: Entries that are kept of one summary; the root entry is always kept.
 MAX_ENTRIES = 512
-#: Lines in a row that belong to no block before an unfinished one counts as cut off.
+#: Consecutive lines of no block after which an unfinished block counts as cut off.
 MAX_FOREIGN_LINES = 400
 #: Characters kept of a traceback: half of its start, half of its end.
 TRACEBACK_LIMIT = 8_192
@@ -259,7 +259,7 @@ _MESSAGE_LIMIT = 2_000
 _PREFIX_LIMIT = 300
 
 _SECTION = r"(Failures|Other Failures|Root Cause(?: \(first observed failure\))?):\s*$"
-#: Indented by two, as printed; without its indent, as some tools paste it, only in the padded form.
+#: Indented by two, as printed; without the indent (some tools remove it), only in the padded form.
 _ROW = (
     r"(?:  (?P<row>time|host|rank|exitcode|error_file|traceback|msg)\s*"
     r"|(?P<flat>time      |host      |rank      |exitcode  |error_file|traceback )):(?: |$)"
@@ -284,11 +284,10 @@ _MSG_DICT = re.compile(r"'message': (['\"])(.{0,2000}?)\1(?:, '|\})")
 class SummaryEntry:
     """One failed process in a summary.
 
-    `time` are whole seconds of the worker's *local* time, read as if it were UTC: comparing it over
-    workers assumes that they share a zone and a clock. It is the exception's own time where the
-    process left an error file, otherwise the moment its agent noticed. `rank` is the global rank
-    of that attempt; `exit_code` is minus the signal's number for a death by signal; `host` is
-    the *agent's* name for itself.
+    `time` is in whole seconds of the worker's *local* time, read as if it were UTC: comparing it across workers assumes
+    the same zone and clock. It is the exception's time if the process left an error file, otherwise the time at which
+    its agent detected the end. `rank` is the global rank of that attempt; `exit_code` is minus the signal's number for
+    a death by signal; `host` is the *agent's* name for itself.
     """
 
     index: int
@@ -324,7 +323,7 @@ class Summary:
 
 
 class _Clipped:
-    """Lines of a text, of which a long one keeps its start and its end."""
+    """Collects the lines of a text; of a long text, it keeps the start and the end."""
 
     def __init__(self) -> None:
         self.head: list[str] = []
@@ -387,7 +386,7 @@ class _Draft:
 def _naive_seconds(text: str) -> float | None:
     """Whole seconds of `YYYY-MM-DD HH:MM:SS` (any one separator), read as if it were UTC.
 
-    The source has no zone, so the number can only be compared with times of the same zone. None if it is not a date.
+    The text has no zone, so the result can only be compared with times of the same zone. None if it is not a date.
     """
     try:
         moment = datetime.fromisoformat(text.strip()[:19].replace("_", " ")).replace(tzinfo=UTC)
@@ -405,10 +404,10 @@ def _message(value: str) -> tuple[str, str | None]:
 
 
 class _SummaryBlock:
-    """A summary in the making. Feed it lines until `closed`.
+    """Parser of one summary. Feed it lines until `closed`.
 
-    `headed` is True if its first line was seen: then its prefix is that of its section lines, otherwise
-    (a log cut at the top) that of the first row.
+    `headed` is True if its first line was seen: then its prefix is that of its section lines, otherwise (a log cut at
+    the top) that of the first row.
     """
 
     def __init__(self, line_no: int, *, headed: bool) -> None:
@@ -476,7 +475,7 @@ class _SummaryBlock:
         return True
 
     def _take_frame(self, body: str, line_no: int) -> bool:
-        """Lines that are not indented: borders, sections, indexes, or lines of another process."""
+        """Takes a line that is not indented: a border, section, index, or a line of another process."""
         if section := _SECTION_LINE.match(body):
             self._in_root = section[1].startswith("Root")
             self._old = self._old or section[1] in ("Root Cause", "Other Failures")
@@ -537,12 +536,12 @@ def _prefix_pattern(prefix: str) -> re.Pattern[str]:
     )
 
 
-#: Of one log are kept: the last summaries, their entries altogether.
+#: Kept of one log: the last summaries, and entries of all of them.
 MAX_SUMMARIES = 4_096
 MAX_ALL_ENTRIES = 8_192
 
 _ATTEMPT = re.compile(r"(.*/attempt_)(\d{1,4})(/(\d{1,4})/error\.json)")
-#: One of these opens a summary; a log cut at the top begins with a row.
+#: Texts that open a summary; a log cut at the top begins with a row.
 _OPENERS = ("ChildFailedError:", "Root Cause", "Failures:", "time      :", "host      :", "rank      :", " exitcode  :")
 SUMMARY_LITERALS = tuple(opener.encode() for opener in _OPENERS)
 
@@ -557,7 +556,7 @@ class Summaries:
 
     @property
     def open(self) -> bool:
-        """True while the lines that follow may belong to a summary."""
+        """Whether the next lines may belong to a summary."""
         return self._block is not None
 
     def feed(self, text: str, line_no: int) -> bool:
@@ -576,7 +575,7 @@ class Summaries:
         return taken
 
     def found(self) -> list[Summary]:
-        """In the order of the log; one that is still open or was cut off counts with what it has."""
+        """The summaries in log order, including unfinished ones."""
         unfinished = self._block.summary() if self._block else None
         return [*self._done, *([unfinished] if unfinished else [])]
 
@@ -592,14 +591,14 @@ class Summaries:
 
 
 def all_attempts(path: str) -> list[str]:
-    """Where an error file of that name lies for each attempt of its process, the last one first."""
+    """The paths of the error file `path` for all attempts of its process, the last one first."""
     match = _ATTEMPT.fullmatch(path)
     if match is None:
         return [path]
     return [f"{match[1]}{attempt}{match[3]}" for attempt in range(int(match[2]), -1, -1)]
 
 
-#: A new start of the agent, or the training going on: then the failure was not the end.
+#: A new start of the agent, or training progress: then the failure was not the end.
 _GOES_ON = re.compile(PROGRESS + b"|" + re.escape(AGENT_STARTS))
 
 
@@ -614,7 +613,7 @@ def trainer_failed(lines: Iterable[bytes]) -> bool:
     return failed
 
 
-#: Bytes of an error file that is still read.
+#: The largest error file that is read, in bytes.
 ERROR_FILE_LIMIT = 4 * 1024 * 1024
 #: Characters that are kept of a message and of a call stack (its end, with the exception).
 ERROR_TEXT_LIMIT = 16_384
@@ -684,7 +683,7 @@ def _first_time(*places: Mapping[str, Any]) -> float | None:
             seconds = float(value)
         except (ValueError, OverflowError):
             continue
-        # 0 is torchelastic's word for "unknown"; 1e11 s is the year 5138.
+        # 0 is torchelastic's value for "unknown"; 1e11 s is the year 5138.
         if math.isfinite(seconds) and 0 < seconds < 1e11:
             return seconds
     return None

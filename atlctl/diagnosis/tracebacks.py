@@ -1,8 +1,8 @@
-"""Python tracebacks: one frame, one exception, all tracebacks of a log with their chains, those inside JSON log lines.
+"""Parses Python tracebacks: frames, exceptions, all tracebacks of a log with their chains, those in JSON log lines.
 
-Shared by the readers of logs, of torchelastic's summaries and error files, and of stacks. In a log each prefix
-(`[rank3]: `, `[default0]:`) is a separate stream. Lines without one share a stream, in which the tracebacks of two
-processes may interleave: then frames are lost, but no line is attributed to another process.
+Used for logs, torchelastic's summaries and error files, and stacks. In a log each prefix (`[rank3]: `, `[default0]:`)
+is a separate stream. Lines without a prefix share a stream, in which the tracebacks of two processes may interleave:
+then frames are lost, but no line is attributed to another process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from atlctl.diagnosis.logline import NOBODY, Moment, Origin
 from atlctl.jobs.fields import without_surrogates
 
 HEADER = "Traceback (most recent call last):"
-#: The function of a frame that names none: of a syntax error.
+#: The function of a frame without one, as in a syntax error.
 UNKNOWN = "<unknown>"
 
 _EXCEPTION = re.compile(r"((?:[^\W\d]\w{0,99}\.){0,20}[^\W\d]\w{0,99})(?=: |:?\s*$)")
@@ -27,7 +27,7 @@ _EXCEPTION_NAME = re.compile(
 )
 _FRAME = re.compile(r'^(?:> )?\s{0,40}File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,200}))?')
 _BOXED_SOURCE = re.compile(r"^\s{0,8}[│|] {1,4}[❱>] {1,4}\d{1,9} [│|](.{0,400}?)[│|]?\s*$")
-#: What Python draws under a line of code.
+#: Python's markers under a line of code.
 _CARETS = re.compile(r"[\s^~]+$")
 _BOXED_FRAME = re.compile(r"^\s{0,8}[│|] (\S.{0,400}?):(\d{1,9}) in (\S{1,200})\s*(?:[│|]\s*)?$")
 #: Exceptions of the standard library that are named otherwise: `socket.gaierror`, `struct.error`, `socket.timeout`.
@@ -37,7 +37,7 @@ _FOREIGN_PATH = re.compile(r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)
 
 #: Characters of a path or function in a dump of stacks.
 _DUMP_TEXT = 300
-#: A class name that a user may have given: the last part in CamelCase.
+#: A class name of a user's exception: the last part is in CamelCase.
 _CAMEL = re.compile(r"(?:^|\.)[A-Z][^\Wa-z]*+[a-z]\w*$")
 
 
@@ -62,9 +62,9 @@ class Frame:
 def read_exception(lines: Sequence[str]) -> tuple[str, str | None]:
     """The line that names the exception, and the exception's type (`torch.OutOfMemoryError`).
 
-    It is the first unindented line after the last traceback header, so that a message of many lines gives its first.
-    Without a header it is the last line that is not empty, and it has a type only if it looks like an exception's. An
-    empty string if there is none.
+    It is the first unindented line after the last traceback header, which is the first line of a long message. Without
+    a header it is the last line that is not empty, with a type only if it looks like an exception's. An empty text if
+    there is none.
     """
     start = None
     for number, line in enumerate(lines):
@@ -108,13 +108,13 @@ def read_frame(line: str) -> Frame | None:
 
 
 def boxed_frame_of(line: str) -> Frame | None:
-    """The same of a line in a box that rich draws: `│ /job/train.py:171 in main   │`."""
+    """The frame of a line in a box drawn by rich: `│ /job/train.py:171 in main   │`."""
     match = _BOXED_FRAME.match(line)
     return Frame(match[1], int(match[2]), match[3]) if match else None
 
 
 def is_users_code(path: str) -> bool:
-    """Whether a file is neither of an installed package nor of the standard library."""
+    """Whether a file belongs neither to an installed package nor to the standard library."""
     return bool(path) and _FOREIGN_PATH.search(path) is None
 
 
@@ -132,18 +132,18 @@ def user_frame(lines: Sequence[str]) -> Frame | None:
     return found
 
 
-#: Lines of a message that are kept behind its first, and lines in which the next link of a chain is awaited.
+#: Lines of a message that are kept after its first, and lines within which the next exception of a chain must follow.
 MAX_DETAIL = 12
 _LINGER = 60
 #: Lines at the start of a log in which a traceback may lack its header.
 CUT_TOP = 20
-#: Lines among the frames that are neither frames nor code before the traceback counts as cut off.
+#: Lines among the frames that are neither frames nor code after which a traceback counts as cut off.
 _MAX_FOREIGN = 50
-#: Lines of others behind which a traceback is given up.
+#: Lines of other streams after which a traceback counts as ended.
 _PATIENCE = 300
-#: Streams that are followed at once, tracebacks that are kept from the start and from the end of a log.
+#: Open streams, and tracebacks that are kept from the start and from the end of a log.
 MAX_STREAMS = 8_192
-#: Frames that are kept of one exception, its innermost; different ones of one log; characters of a line of code.
+#: Innermost frames that are kept of one exception; different frames of one log; characters of a line of code.
 MAX_FRAMES = 40
 _MAX_KNOWN = 8_000
 _SOURCE_LIMIT = 240
@@ -156,11 +156,11 @@ _CONNECTORS = (
     "The above exception was the direct cause of the following exception:",
 )
 _THREAD = "Exception in thread "
-#: Of a finaliser or an atexit callback: the interpreter prints the exception and goes on, with the same exit code.
+#: Exceptions of a finaliser or an atexit callback: the interpreter prints them and continues, with the same exit code.
 _IGNORED = ("Exception ignored ", "Error in atexit._run_exitfuncs")
-#: Lines behind such an announcement in which its traceback begins.
+#: Lines after such an announcement within which its traceback begins.
 _SOON = 3
-#: Byte strings of which one is in every line that opens a traceback.
+#: Byte strings of which every line that opens a traceback contains one.
 TRACEBACK_LITERALS = (b"Traceback (most recent call last)", _THREAD.encode(), *(text.encode() for text in _IGNORED))
 _AGENT_FRAMES = (
     "torch/distributed/run.py",
@@ -173,7 +173,7 @@ _AGENT_FRAMES = (
     "deepspeed/launcher/",
     "horovod/runner/",
 )
-#: A wrapper script reports that the launcher that it started failed.
+#: A wrapper script's report that its launcher failed.
 _LAUNCHER_FAILED = re.compile(
     r"CalledProcessError: Command .{0,300}?\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|"
     r"mpirun|mpiexec|prterun|horovodrun|srun)\b"
@@ -182,18 +182,18 @@ _LAUNCHER_FAILED = re.compile(
 _GROUP_HEADER = "Exception Group Traceback (most recent call last):"
 _MARGIN = re.compile(r"\s{0,200}(?:\| ?|\+ (?=Exception Group ))")
 _MEMBER = re.compile(r"\s{0,200}(?:\+-)?\+-{8,80}(?: (?:\d{1,9}|\.\.\.) -{8,80})?$")
-#: rich draws a box around its tracebacks, with the exception below it.
+#: The top of the box that rich draws around tracebacks; the exception is below the box.
 _BOX = re.compile(r"\s{0,8}[╭┌+][─-]{1,400} ?Traceback \(most recent call last\)")
-#: Lines over which rich folds a message, at most.
+#: Most lines over which rich wraps a message.
 _WRAPPED = 10
 _SIDES = ("│", "╰", "└", "|", "+")
-#: A line that begins like another log line ends a message.
+#: The start of another log line, which ends a message.
 _LOG_LINE = re.compile(
     r"(?:\S{1,80}:\d{1,9}:\d{1,9} \[\d|\[?\d{4}-\d\d-\d\d"
     r"|[DIWEC]\d{4} \d\d:|\[[DIWEF]\d{0,4} |[A-Z]{4,8}:[\w.]|\s*\d{1,3}%\|)"
 )
 
-#: Messages of which the first line does not say what happened.
+#: Messages whose first line does not give the reason.
 _LONG = re.compile(r"NCCL|DataLoader worker")
 #: A line of a list in a message.
 _ITEM = re.compile(r"[ \t]|[-*•] ")
@@ -206,8 +206,8 @@ class Raised:
     """One exception of a chain.
 
     `detail` are further lines of its message; `frame` is the last in the user's code; `operation` is the function of
-    torch.distributed in which it was raised, empty if it was none. `frames` are the innermost ones, in the order of the
-    traceback; `omitted`: how many are above them.
+    torch.distributed in which it was raised, or empty. `frames` are the innermost ones, in traceback order; `omitted`:
+    the number of frames above them.
     """
 
     exception: str
@@ -223,15 +223,15 @@ class Raised:
 
     @property
     def text(self) -> str:
-        """The message, with its further lines where the reason stands in them: errors of NCCL and of loader processes.
+        """The message, with further lines if they contain the reason: errors of NCCL and of loader processes.
 
-        Without a prefix the lines behind a message may be another process's.
+        Without a prefix, the lines after a message may be from another process.
         """
         return "\n".join((self.message, *self.detail)) if _LONG.search(self.message) else self.message
 
     @property
     def told(self) -> str:
-        """The same for people: a message that ends in a colon with the list behind it, too."""
+        """The text for people: also with the list after a message that ends in a colon."""
         if not self.message.endswith(":") or _LONG.search(self.message):
             return self.text
         return "\n".join((self.message, *takewhile(_ITEM.match, self.detail)))
@@ -241,8 +241,8 @@ class Raised:
 class Trace:
     """A traceback. `chain` runs from the first exception to the last raised.
 
-    `time` is when its first line was printed. `agent`: of torchrun itself. `thread`: another thread than the main one,
-    which does not end the process. `logged`: something printed it that caught it.
+    `time` is that of its first line. `agent`: of torchrun itself. `thread`: of a thread other than the main one, which
+    does not end the process. `logged`: the program caught and printed it.
     """
 
     origin: Origin
@@ -272,15 +272,14 @@ class _Open:
     frame: Frame | None = None
     operation: str = ""
     agent: bool = False
-    #: The innermost frames, how many there were, and whether the next line may be the last one's code.
+    #: The innermost frames, the number of all frames, and whether the next line may be the code of the last one.
     frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
     count: int = 0
     awaits_source: bool = False
-    #: The message holds the traceback of a DataLoader's child, whose frames take the place of the parent's, and what it
-    #: raised.
+    #: The message contains the traceback of a DataLoader's child, whose frames and exception replace the parent's.
     child: bool = False
     inner: str = ""
-    #: Columns of rich's box, 0 without one; how many folded lines may follow, and the columns of the last one.
+    #: Width of rich's box, 0 without one; the number of wrapped lines that may follow, and the width of the last one.
     boxed: int = 0
     wrapped: int = 0
     filled: int = 0
@@ -299,7 +298,7 @@ class _Open:
         return Trace(self.origin, self.line_no, tuple(self.chain), self.time, agent, self.thread, self.logged)
 
     def link(self) -> None:
-        """The next exception of the chain follows."""
+        """Prepares for the next exception of the chain."""
         self._settle()
         self.in_message = self.connected = False
         self.frame = None
@@ -313,7 +312,7 @@ class _Open:
         self.awaits_source = True
 
     def add_source(self, text: str) -> None:
-        """The code of the last frame, if the line is that."""
+        """Takes the code of the last frame, if the line is that."""
         boxed = _BOXED_SOURCE.match(text) if self.boxed else None
         if boxed is None and self.boxed:
             return
@@ -327,7 +326,7 @@ class _Open:
         self.count, self.awaits_source, self.child, self.inner = 0, False, False, ""
 
     def start_child(self) -> None:
-        """The traceback of a DataLoader's child begins in the message."""
+        """Starts the traceback of a DataLoader's child inside the message."""
         self._forget_frames()
         self.child = True
 
@@ -344,11 +343,11 @@ class Traces:
     """Collects the tracebacks of one log."""
 
     def __init__(self, first_line: int = 1) -> None:
-        """`first_line`: of the log."""
+        """`first_line` is the number of the log's first line."""
         self._open: dict[Origin, _Open] = {}
         self._touched = 0
         self._first_line = first_line
-        #: Streams in which the next traceback is of another thread (True) or ignored (False), and the line before it.
+        #: Streams whose next traceback is of another thread (True) or ignored (False), and the line before it.
         self._announced: dict[Origin, tuple[bool, int]] = {}
         #: Ranks print the same frames: each is kept once.
         self._known: dict[tuple[str, int, str, str], Frame] = {}
@@ -356,7 +355,7 @@ class Traces:
         self._last: deque[Trace] = deque(maxlen=MAX_LAST)
 
     def open_at(self, line_no: int) -> bool:
-        """True while a line may belong to a traceback. After many lines of others none is awaited any more."""
+        """Whether a line may belong to a traceback: one is open, and its last line is not too far back."""
         if self._open and line_no - self._touched > _PATIENCE:
             for item in list(self._open.values()):
                 self._close(item)
@@ -401,7 +400,7 @@ class Traces:
         return taken
 
     def take(self, origin: Origin, lines: Iterable[str], line_no: int, time: Moment | None) -> None:
-        """A whole traceback that stands in one line of the log."""
+        """Takes a whole traceback from one line of the log."""
         apart = Traces(line_no)
         apart._known = self._known
         for line in lines:
@@ -410,7 +409,7 @@ class Traces:
             self._keep(trace)
 
     def found(self) -> list[Trace]:
-        """All of them, in the order of the log. Those still open count with what they have."""
+        """All tracebacks in log order, including unfinished ones."""
         rest = [trace for item in self._open.values() if (trace := item.trace())]
         return sorted([*self._first, *self._last, *rest], key=lambda trace: trace.line_no)
 
@@ -486,7 +485,7 @@ class Traces:
         if log_line or len(current.detail) >= MAX_DETAIL:
             return False
         if current.wrapped and current.chain and current.filled + len(text.split(maxsplit=1)[0]) >= current.boxed:
-            # The word did not fit behind the line before.
+            # The word did not fit into the line before.
             current.wrapped, current.filled = current.wrapped - 1, len(text.rstrip())
             end = current.chain[-1]
             current.chain[-1] = replace(end, message=f"{end.message} {text.strip()}"[:_MESSAGE_LIMIT])
@@ -521,7 +520,7 @@ def read_chain(text: str, line_no: int = 0) -> tuple[Raised, ...]:
     return (Raised("", words[0][:_MESSAGE_LIMIT], tuple(words[1 : MAX_DETAIL + 1]), None, line_no),) if words else ()
 
 
-#: Levels of objects below the line's own in which a text is looked for.
+#: Depth of nested objects that are searched for texts.
 _DEPTH = 2
 _RANK_KEYS = ("global_rank", "rank")
 _MAX_RANK = 10_000_000
@@ -547,7 +546,7 @@ def read_embedded(text: str) -> Embedded | None:
 
 
 def embedded_in(found: Mapping[str, object]) -> Embedded | None:
-    """The same of a decoded object."""
+    """The tracebacks in a decoded JSON object; None if there are none."""
     texts = [without_surrogates(text) for text in _texts(found, _DEPTH) if HEADER in text]
     if not texts:
         return None

@@ -1,8 +1,8 @@
-"""The root cause of a job: the deciding round, the kind of failure that explains it, and facts of the platform.
+"""Finds the root cause of a job: the deciding round, the kind of failure that explains it, and the platform's facts.
 
-Each way of failing is a file beside this one: a process failed by itself (`initiators`), all that logged errors are
-victims and a rank is missing (`missing`), the launchers failed or report it (`launchers`), ranks out of step
-(`desync`).
+Each kind of failure has a separate module: a process failed by itself (`initiators`), all processes with errors are
+victims and a rank is missing (`missing`), the launchers failed or report the failure (`launchers`), ranks are out of
+step (`desync`).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from atlctl.i18n import Message, joined, plural
 from atlctl.jobs import podnews
 from atlctl.jobs.model import State
 
-#: Errors of a restart that cannot start again: it reads leftovers of the previous round.
+#: Errors of a failed restart that reads leftovers of the previous round.
 _STALE = (Sort.MESH, Sort.STORE_LEFT)
 
 
 def diagnose(evidence: JobEvidence, matcher: Matcher) -> Diagnosis:
-    """Find the first failure of the whole job. Never raises on any evidence."""
+    """Finds the first failure of the whole job. Never raises, whatever the evidence."""
     job = build(evidence, matcher)
     number, answer = _decide(job)
     if answer.verdict is Verdict.NONE:
@@ -53,7 +53,7 @@ def diagnose(evidence: JobEvidence, matcher: Matcher) -> Diagnosis:
 
 
 def _decide(job: JudgedJob) -> tuple[int, Diagnosis]:
-    """The deciding round and its answer: the last one that is not only the follow-up of an earlier one."""
+    """The deciding round and its answer: the last round that is not only a consequence of an earlier one."""
     skipped: tuple[int, Diagnosis] | None = None
     for number in range(job.last_round, -1, -1):
         this = Round.of(job, number)
@@ -84,10 +84,10 @@ def _answer(this: Round) -> Diagnosis | None:
 
 
 def _only_follows(this: Round) -> bool:
-    """Whether all that failed in this round is that the job did not come up again after the one before."""
+    """Whether the only failure in this round is that the job did not start again after the previous round."""
     if this.initiators or any(end.signal for end in this.final_ends):
         return False
-    # Who waits for a worker whose log just ends waits for that worker.
+    # If a worker's log ends abruptly, the ranks that wait in the store wait for it: not a consequence.
     sorts = _STALE if this.silent_workers() else (*_STALE, Sort.STORE_WAITED)
     return bool(this.victims) and all(item.sort in sorts for item in this.victims)
 
@@ -103,7 +103,7 @@ def _unfinished(this: Round) -> bool:
 
 
 def _came_up(this: Round) -> bool:
-    """Whether the training went on in any worker behind the end of the round before. Other lines prove nothing."""
+    """Whether training continued in any worker after the end of the previous round. Other lines prove nothing."""
     return any(
         log.last_activity > worker.rounds.ends[-1]
         for worker in this.job.workers
@@ -111,7 +111,7 @@ def _came_up(this: Round) -> bool:
     )
 
 
-#: Categories that say how a process ended and not why: the platform may know better.
+#: Categories of an end without a reason: the platform may report one.
 _OPEN = frozenset(
     {
         "killed",
@@ -125,9 +125,9 @@ _OPEN = frozenset(
     }
 )
 _BAD = (State.FAILED, State.HELD, State.LOST)
-#: Categories that say no more than that a worker is gone.
+#: Categories that mean only that a worker is gone.
 _GONE = frozenset({"node_lost", "network_lost", "rendezvous_timeout"})
-#: The kubelet's message when a container is stopped; a failed probe has another.
+#: The kubelet's message when a container is stopped; after a failed probe it is different.
 _STOPPING = "Stopping container"
 #: Exit codes of SIGKILL and SIGTERM.
 _OF_DELETION = (137, 143)
@@ -136,7 +136,7 @@ _PLATFORM_SAYS = Message("the logs do not decide it; the platform reports it")
 
 
 def with_platform(job: JudgedJob, answer: Diagnosis) -> Diagnosis:
-    """The answer with the platform's reports about its workers; if the logs do not decide, those about others."""
+    """Adds the platform's reports about the answer's workers; if the logs do not decide, about other workers."""
     if (first := _first_gone(job)) is not None and _leaves_open(job, answer, first):
         return Diagnosis(Verdict.WORKER, (first,))
     if answer.root_causes:
@@ -159,7 +159,7 @@ def with_platform(job: JudgedJob, answer: Diagnosis) -> Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """When a worker's container ended, in seconds since the epoch, and how. `event`: the words of the event, if any."""
+    """The end of a worker's container: time in seconds since the epoch, exit code, and the event's text, if any."""
 
     worker: str
     time: float
@@ -192,7 +192,7 @@ def _first_gone(job: JudgedJob) -> Cause | None:
 
 
 def _ends(job: JudgedJob) -> list[_End]:
-    """Ends with an exit code other than 0: of containers as they are known last, else as events report them first."""
+    """Ends of containers with an exit code other than 0: from the first event about them, else the last known state."""
     found: dict[str, _End] = {}
     for event in job.evidence.events:
         news = podnews.read(event.reason, event.message)
@@ -206,7 +206,7 @@ def _ends(job: JudgedJob) -> list[_End]:
 
 
 def _by_deletion(end: _End, deleted: Mapping[str, float]) -> bool:
-    """Whether a container ended since its pod was deleted. Times are of whole seconds: the code decides within one."""
+    """Whether a container ended because its pod was deleted. Within the same second, the exit code decides."""
     at = deleted.get(end.worker, math.inf)
     return end.time > at or (end.time == at and end.code in _OF_DELETION)
 
@@ -233,7 +233,7 @@ def _stopped(job: JudgedJob, event: Event) -> Cause:
 
 
 def _leaves_open(job: JudgedJob, answer: Diagnosis, first: Cause) -> bool:
-    """Whether the logs say no more than that others were gone, and do not call the first one a victim."""
+    """Whether the logs show only that other workers were gone, and the first worker is not a victim."""
     if any(cause.category not in _GONE for cause in answer.root_causes):
         return False
     victims = {item.worker for item in job.failures if item.part is Part.VICTIM}
@@ -241,7 +241,7 @@ def _leaves_open(job: JudgedJob, answer: Diagnosis, first: Cause) -> bool:
 
 
 def _judgement(job: JudgedJob, worker: WorkerRounds) -> Judgement | None:
-    """The strongest statement about a worker: of its state, or of events about it or its node."""
+    """The strongest judgement on a worker: from its state, or from events about it or its node."""
     platform = worker.evidence.platform
     found = [judge_state(platform)] if platform else []
     for event in job.evidence.events:
@@ -266,7 +266,7 @@ def _explained(job: JudgedJob, cause: Cause) -> Cause:
     )
 
 
-#: Categories of lines about the machine, in the same worker's log, by the category of an end that they explain.
+#: Categories of lines about the machine in the same worker's log, by the category of the end that they explain.
 _OF_MEMORY = frozenset({"memory_limit_kill", "host_oom_kill", "oom_kill"})
 _OF_GPU = frozenset({"gpu_hardware", "gpu_ecc_uncorrectable", "gpu_xid_app", "gpu_driver"})
 _GPU_ERRORS = frozenset({"cuda_error_unknown", "cuda_illegal_memory_access", "nccl_cuda_error", "cublas_cudnn"})
@@ -274,7 +274,7 @@ _MACHINE = dict.fromkeys(("killed", "oom_kill"), _OF_MEMORY) | dict.fromkeys((*_
 
 
 def _with_machine(job: JudgedJob, cause: Cause) -> Cause:
-    """The cause with the line of its worker's log in which the kernel or the driver explains it."""
+    """Adds the line of the worker's log in which the kernel or the driver explains the cause."""
     worker, wanted = job.find(cause.worker), _MACHINE.get(cause.category, frozenset())
     log = worker.evidence.log if worker else None
     hits = [hit for hit in log.hits if hit.match.signature.category in wanted] if log else []
@@ -282,7 +282,7 @@ def _with_machine(job: JudgedJob, cause: Cause) -> Cause:
         return cause
     hit = next((hit for hit in hits if hit.match.signature.hardware), hits[-1])
     said = hit.match.signature.category
-    # A driver's note on a program's fault adds nothing to an error that has a kind.
+    # A driver's note on a program's fault adds nothing to a more specific error.
     renamed = cause.category != "hang" and (said != "gpu_xid_app" or cause.category == "cuda_error_unknown")
     return replace(
         cause,
@@ -317,13 +317,13 @@ def _cause(
     return job.worker_cause(name, category, text, confidence, why, extra=job.last_words(name))
 
 
-#: Groups of the cascade; the rest is one last group.
+#: Most groups of consequences; the rest is one more group.
 MAX_GROUPS = 9
 _MAX_EARLIER = 32
 
 
 def tell_story(job: JudgedJob, number: int, answer: Diagnosis) -> dict[str, Any]:
-    """The fields of a Diagnosis besides its causes."""
+    """The fields of a Diagnosis other than its causes."""
     return {
         "cascade": _cascade(job, number, answer),
         "workers": tuple(_worker(job, index) for index in range(len(job.workers))),
@@ -404,14 +404,14 @@ def _group(job: JudgedJob, reason: str, items: list[Failure]) -> Followed:
 
 
 def _ranks(job: JudgedJob, number: int, answer: Diagnosis) -> Iterator[RankEnd]:
-    """How each process of the round ended, the root causes first."""
+    """The end of each process of the round, the root causes first."""
     blamed = {(cause.worker, cause.rank, cause.local_rank) for cause in answer.root_causes}
     failures = Round.of(job, number).failures
     known = {(item.worker, item.rank, item.local_rank) for item in failures}
     for cause in answer.root_causes:
         process = cause.rank is not None or cause.local_rank is not None
         if cause.worker and process and (cause.worker, cause.rank, cause.local_rank) not in known:
-            # No line of it is known: its end follows from those of the others.
+            # It has no lines: its end is inferred from the other processes.
             yield RankEnd(
                 cause.worker, cause.rank, cause.local_rank, "cause", cause.exit_code, cause.signal, cause.message,
                 cause.time, None,
@@ -455,7 +455,7 @@ def _worker(job: JudgedJob, index: int) -> WorkerReport:
 
 
 def _earlier(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Cause, ...]:
-    """Initiators of other rounds than the one that decided."""
+    """Initiators of rounds other than the deciding one."""
     found = [
         job.cause(item, Confidence.LIKELY, Message("failed in another round, after which the job was restarted"))
         for item in job.failures
@@ -466,12 +466,12 @@ def _earlier(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Cause, ...
     return tuple(found[:_MAX_EARLIER])
 
 
-#: Seconds that a consequence may be ahead of its cause, and behind it, before a clock must be wrong.
+#: Most seconds of a consequence before and after its cause; with more, a clock must be wrong.
 _AHEAD, _BEHIND = 5.0, 3600.0
 
 
 def _doubtful_times(job: JudgedJob, number: int, answer: Diagnosis) -> Iterator[str]:
-    """A remark on workers whose times do not fit the cause's: nothing in the logs compares their clocks."""
+    """A remark on workers whose times do not fit the cause's, if their clocks could not be compared."""
     for cause in answer.root_causes[:1]:
         if cause.time is None or cause.worker is None or cause.category == "hang":
             continue

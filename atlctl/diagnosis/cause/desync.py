@@ -1,4 +1,4 @@
-"""Ranks out of step: names in reports, counters of NCCL, fingerprints, flight recorder."""
+"""Finds ranks out of step: by the ranks named in reports, NCCL's counters, fingerprints, flight-recorder dumps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from atlctl.diagnosis.logfacts import CollectiveLine, Says
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.i18n import Message
 
-#: More ranks than this are a whole part of the job, not culprits one by one.
+#: Most culprits; more ranks than this are a whole part of the job.
 MAX_CULPRITS = 64
 
-#: Neighbours send and receive: waiting in different ones of these is not an error.
+#: Point-to-point operations: waiting in different ones is not an error.
 _NOT_JOINED = Message("it did not join the collective of the others")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 
@@ -63,10 +63,10 @@ def behind(this: Round) -> Diagnosis | None:
 
 
 def odd_operation(this: Round, *, all_spoke: bool) -> Diagnosis | None:
-    """Ranks waited until the timeout, in different operations: the minority took a wrong turn.
+    """The minority of ranks that waited until the timeout in another operation than the others.
 
-    NCCL's watchdog numbers the operations. A traceback only names one, and groups of ranks have their own: it counts
-    where all ranks spoke, since a silent one is the better suspect.
+    NCCL's watchdog numbers the operations. A traceback only names the operation, which may be of another group: it is
+    used only if all ranks logged an error, because a silent rank is a better suspect.
     """
     at: dict[int, str] = {}
     proofs: dict[int, Proof] = {}
@@ -115,7 +115,7 @@ def _listed(this: Round) -> Diagnosis | None:
 
 
 def _fingerprints(this: Round) -> Diagnosis | None:
-    """All ranks say what they run; the odd one out is at fault."""
+    """The minority of ranks whose collective's fingerprint differs from the others'."""
     runs: dict[int, set[tuple[int | None, str, str]]] = defaultdict(set)
     proofs: dict[int, Proof] = {}
     for said in this.statements:

@@ -1,4 +1,4 @@
-"""Processes that failed by themselves: one rank, several, or all of the job by the same cause; and which was first."""
+"""Finds processes that failed by themselves (one rank, several, or all of the job alike), and the first of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from atlctl.diagnosis.signatures import FaultScope
 from atlctl.diagnosis.tracebacks import exception_name
 from atlctl.i18n import Message, joined, plural
 
-#: Culprits that are listed one by one.
+#: Most culprits that are listed.
 _MAX_LISTED = 64
-#: Categories in which no process of a worker came as far as the user's code: the worker is at fault, not a rank.
+#: Categories of failures before the user's code runs: the worker is at fault, not a rank.
 _BEFORE_CODE = frozenset({"script_missing", "bad_arguments_or_missing_script"})
-#: Categories that lie in the image or the settings of a container, which all its processes share.
+#: Categories of faults in a container's image or settings, which all its processes share.
 _OF_THE_IMAGE = frozenset({"import_error", "binary_mismatch", "syntax_error", "python_version", "network_interface"})
 _ALIKE = Message("several ended in the same way at the same time, without an error message")
 _AT_ONCE = Message("they ended with exit code 1 at the same time, without an error message")
@@ -26,7 +26,7 @@ _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 def find_initiators(this: Round) -> Diagnosis | None:
-    """The answer if at least one process failed by itself and that decides; None otherwise."""
+    """The answer if it follows from processes that failed by themselves; None otherwise."""
     if any(item.sort is Sort.SIZES for item in this.victims) and not any(_spoke(item) for item in this.initiators):
         return None
     if (named := _named_by_others(this)) is not None:
@@ -38,7 +38,7 @@ def find_initiators(this: Round) -> Diagnosis | None:
     mute = [item for item in this.initiators if item.strength is Strength.OPAQUE]
     lost = [item for item in mute if item.worker in this.job.cut]
     if some and (len(mute) > 1 or lost) and all(item.signal == "SIGABRT" and not _spoke(item) for item in some):
-        # An abort without a message is often the interpreter's during exit.
+        # An abort without a message often happens in the interpreter at exit.
         return undecided(this, [*some, *mute], CUT_OFF if lost else _ALIKE)
     if some:
         return _from(this, some, Strength.SOME)
@@ -54,9 +54,9 @@ _BLAMES = re.compile(
 
 
 def _named_by_others(this: Round) -> Diagnosis | None:
-    """The rank whose failure another rank reports, if all that failed by themselves say so; None otherwise.
+    """The rank whose failure other ranks report, if all processes that failed by themselves report it; else None.
 
-    Some programs exchange their exceptions in a collective, and one rank raises another one's.
+    Some programs exchange their exceptions in a collective, and a rank raises another rank's exception.
     """
     blamed: set[int] = set()
     words, by = "", None
@@ -97,7 +97,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
     leader = first.leaders[0]
     alike = [item for item in found if shape(item) == shape(leader) and item.strength == leader.strength]
     if first.tie == "clocks" and this.job.cut and (not same or len(found) < len(this.initiators)):
-        return undecided(this, first.leaders, CUT_OFF)  # the lines that compare the clocks, and the words of others
+        return undecided(this, first.leaders, CUT_OFF)  # lines to compare clocks, and others' errors, may be missing
     if first.tie == "clocks":
         why = Message(
             "each failed by itself, on workers whose clocks cannot be compared; it is unknown which was first"
@@ -123,7 +123,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
 
 
 def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failure]) -> tuple[Confidence, Message]:
-    """How sure it is that `leader` was the first, and why."""
+    """The confidence that `leader` was the first, and the reason."""
     others = [item for item in this.initiators if item.key != leader.key]
     followed = len(this.victims)
     tail = [plural("the other one lost its peer", "the other {n} lost their peer", followed)] if followed else []
@@ -171,7 +171,7 @@ def _opaque(this: Round) -> Diagnosis | None:
     first = first_of(this.job, found)
     lacking = first.leaders[0].worker in this.job.cut
     if lacking and (len(found) == 1 < len(this.failures) or this.silent_workers()):
-        return undecided(this, found, CUT_OFF)  # its words are lost; or it lost the worker whose log just ends
+        return undecided(this, found, CUT_OFF)  # its message is lost; or it lost the worker whose log ends abruptly
     if first.tie == "clocks" and (first.margin or 0) >= _UNSURE:
         why = Message(
             "it ended {seconds:.2g} s before the next; the clocks could not be compared", seconds=first.margin
@@ -223,7 +223,7 @@ def _job(this: Round, found: Sequence[Failure]) -> Diagnosis:
 
 
 def _everywhere(cause: Cause) -> Cause:
-    """Of a job's cause no worker or rank is named."""
+    """The cause without worker and rank, for a cause of the whole job."""
     return replace(cause, worker=None, rank=None, local_rank=None, node=None, host_ip=None)
 
 
@@ -241,7 +241,7 @@ def _worker(
 
 
 def _everybody(this: Round, found: Sequence[Failure]) -> bool:
-    """Whether every worker has it, and hardly any process with an error has another one."""
+    """Whether every worker has this failure, and hardly any process has another one."""
     if len(found) < 2 or (len(this.job.heard) == 1 and this.job.incomplete):
         return False
     workers = {item.worker for item in found}
@@ -262,20 +262,20 @@ def _everybody(this: Round, found: Sequence[Failure]) -> bool:
     spoke = [item for item in this.failures if item.part in (Part.INITIATOR, Part.VICTIM)]
     if len(found) != len(spoke):
         return False
-    # Of one worker most must have said it: its agent ends the others before they can.
+    # With one worker, most processes must report it: its agent ends the others before they can.
     known = [item for item in this.failures if item.part is not Part.SILENT or item.process.seen]
     return len({item.worker for item in found}) > 1 or 2 * len(found) > len(known)
 
 
 def _untouched(this: Round) -> set[str]:
-    """Workers with a log that neither lost a process nor the rendezvous: the failure is not theirs."""
+    """Workers with a log that lost neither a process nor the rendezvous."""
     ended = {end.worker for end in this.final_ends}
     spoke = {item.worker for item in this.failures if item.part is not Part.SILENT}
     return {worker.worker for worker in this.job.workers if worker.evidence.log} - spoke - ended
 
 
 def _whole_worker(this: Round, found: Sequence[Failure]) -> str | None:
-    """The worker all of whose processes failed before any user's code ran, None if that is not so."""
+    """The worker of which all processes failed before the user's code ran; None if there is none."""
     workers = {item.worker for item in found}
     if len(workers) != 1 or not all(item.category in _BEFORE_CODE or item.exit_code == 2 for item in found):
         return None
@@ -294,20 +294,20 @@ def _scope(this: Round, item: Failure) -> FaultScope:
 
 
 def _sharers(this: Round, leader: Failure) -> list[Failure]:
-    """Processes of its worker that must have failed alike: its software is theirs, and their agent was just quicker."""
+    """Processes of its worker that share the software fault, but were ended by their agent before they reported it."""
     others = [item for item in this.failures if item.worker == leader.worker and item.key != leader.key]
     early = leader.category in _OF_THE_IMAGE and not leader.process.seen and len(this.job.workers) > 1
     return others if early and all(item.part is Part.ENDED and not item.process.seen for item in others) else []
 
 
 def _of_the_worker(this: Round, item: Failure) -> bool:
-    """Whether what failed belongs to the whole worker, and others of it were ended before they could say the same."""
+    """Whether the fault may be the whole worker's: by its scope, or because others were ended before their report."""
     silenced = any(other.worker == item.worker and other.part is Part.ENDED for other in this.failures)
     return _scope(this, item) is FaultScope.WORKER or (silenced and not item.process.seen)
 
 
 def shape(item: Failure) -> tuple[str, str]:
-    """A key that failures of the same cause share: the message without numbers, else the way they ended."""
+    """A key that failures of the same cause share: the message without numbers, else category and exit code."""
     if item.exception or item.hit or item.process.said:
         return ("", _VOLATILE.sub("#", item.message)[:300])
     return (item.category, str(item.exit_code))
@@ -326,17 +326,17 @@ def _distinct_times(this: Round, found: Sequence[Failure]) -> bool:
 
 
 def undecided(this: Round, items: Sequence[Failure], why: str) -> Diagnosis:
-    """Candidates, and why nothing decides between them."""
+    """An undecided answer with candidates, and the reason why there is no decision."""
     found = tuple(this.job.cause(item, Confidence.GUESS, why) for item in items[:_MAX_LISTED])
     return Diagnosis(Verdict.UNDECIDED, candidates=found)
 
 
-#: Failures that are nearer than this, in seconds, happened at once: no collective passes a failure on so fast.
+#: Failures closer than this, in seconds, count as simultaneous: no collective passes on a failure so fast.
 AT_ONCE = 0.06
-#: Clocks of nodes that were not compared may differ by this much, in seconds.
+#: Seconds by which clocks of nodes that were not compared may differ.
 UNALIGNED = 15.0
-#: A smaller skew may also be the ranks' own: without collectives they do not print a step at the same moment. Clocks
-#: that a time service keeps differ by less.
+#: A smaller skew in seconds may be of the ranks: without collectives they do not print a step at the same moment.
+#: Clocks synchronised by a time service differ by less.
 _UNSURE = 2.0
 
 
@@ -355,7 +355,7 @@ class First:
 
 
 def first_of(job: JudgedJob, failures: Sequence[Failure]) -> First:
-    """The first of failures that all count the same. There is at least one."""
+    """The first of equally strong failures, of which there must be at least one."""
     if len(failures) == 1:
         return First(tuple(failures), None)
     if len({item.worker for item in failures}) == 1:
@@ -365,7 +365,7 @@ def first_of(job: JudgedJob, failures: Sequence[Failure]) -> First:
         return First(tuple(failures), None, "unknown")
     timed.sort(key=lambda pair: (pair[0].seconds, pair[1].line_no or 0))
     start, leader = timed[0]
-    # In the leader's own worker the log's order decides.
+    # In the leader's worker, the log's order decides.
     rivals = [(when, item) for when, item in timed[1:] if item.worker != leader.worker]
     own = [item for _, item in timed if item.worker == leader.worker]
     if len(own) > 1:
@@ -384,7 +384,7 @@ def first_of(job: JudgedJob, failures: Sequence[Failure]) -> First:
         moved = job.clocks.skew.get(item.worker, 0.0) - job.clocks.skew.get(leader.worker, 0.0)
         small = abs(moved) < _UNSURE
         if gap + moved < 0 if small else gap < _UNSURE and both & job.clocks.loose:
-            apart.append(item)  # their order depends on a small correction of the clocks, or on a rough one
+            apart.append(item)  # their order depends on a small or rough correction of the clocks
             nearest = 0.0
             continue
         margin = gap if margin is None else min(margin, gap)
@@ -403,7 +403,7 @@ def first_of(job: JudgedJob, failures: Sequence[Failure]) -> First:
 
 
 def _in_one_log(job: JudgedJob, failures: Sequence[Failure]) -> First:
-    """One worker has one clock, and its log has an order where processes spoke for themselves."""
+    """The first of one worker's failures: by the order of its log if all have tracebacks, else by its one clock."""
     spoken = [item for item in failures if item.line_no and item.process.traces]
     if len(spoken) == len(failures):
         leader = min(spoken, key=lambda item: item.process.traces[-1].line_no)
@@ -411,7 +411,7 @@ def _in_one_log(job: JudgedJob, failures: Sequence[Failure]) -> First:
         mixed = [item for item in spoken if item.process.traces[-1].line_no <= end]
         if all(shape(item) == shape(leader) for item in mixed):
             return First((leader,), None, same_log=True)
-        failures = mixed  # tracebacks whose lines are mixed have no order
+        failures = mixed  # interleaved tracebacks have no order
     timed = job.timed(failures)
     if len(timed) == len(failures):
         start, leader = timed[0]
@@ -419,7 +419,7 @@ def _in_one_log(job: JudgedJob, failures: Sequence[Failure]) -> First:
         if len(tied) == 1:
             return First((leader,), timed[1][0].seconds - start.seconds)
         failures = tied
-    # The agent's `failed` line is about the process that it saw end first.
+    # The agent's `failed` line is about the process whose end it detected first.
     noted = [item for item in failures if item.process.note is not None]
     if len(noted) == 1 and noted[0].strength == max((item.strength or 0) for item in failures):
         strongest = [item for item in failures if item.strength == noted[0].strength]

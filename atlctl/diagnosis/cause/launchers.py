@@ -1,6 +1,6 @@
-"""Failures of launchers, or reported only by launchers: signals to torchrun, a failed rendezvous, other launchers.
+"""Finds failures of launchers, or reported only by them: signals to torchrun, a failed rendezvous, other launchers.
 
-Logs without lines of torchelastic are parts of logs, of other launchers, or of scripts started by hand.
+Logs without lines of torchelastic are incomplete, from other launchers, or from scripts started by hand.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from atlctl.diagnosis.signatures import LineRole
 from atlctl.diagnosis.tracebacks import Raised, Trace
 from atlctl.i18n import Message, plural
 
-#: The store's count of agents that came, and the address that a client names.
+#: The store's count of joined agents, and the address that a client names.
 _JOINED = re.compile(r"(?P<joined>\d{1,6})/(?P<wanted>\d{1,6}) clients joined")
 _PLACE = re.compile(r"\((?P<host>[^\s,()]{1,253}), \d{1,5}\)")
-#: Categories that keep an agent from its start; those of them that are about a peer.
+#: Categories that prevent the start of an agent; those that are about a peer.
 _AT_START = frozenset({"port_in_use", "dns_failure", "rendezvous_unreachable", "network_unreachable"})
 _FAR = frozenset({"rendezvous_unreachable", "network_unreachable"})
 #: Functions of torchelastic in which an agent connects to the store for the first time.
@@ -34,7 +34,7 @@ _BY_SIGNAL = {"SIGINT": "interrupted", "SIGHUP": "terminal_hangup"}
 
 
 def find_signals(this: Round) -> Diagnosis | None:
-    """Agents were ended from outside; None if no agent got a signal, or a failure came before it."""
+    """The answer if agents were ended from outside; None if no agent received a signal, or a failure preceded it."""
     signalled = [end for end in this.final_ends if end.signal is not None]
     if not signalled or _failed_before(this, signalled):
         return None
@@ -66,7 +66,7 @@ def find_signals(this: Round) -> Diagnosis | None:
         if ended <= workers:
             if _others_go_on(this, end):
                 return None
-            confidence = Confidence.LIKELY  # the others may have gone on without it
+            confidence = Confidence.LIKELY  # the others may have continued without it
         why = Message(
             "its agent alone received {signal} from outside; the other workers lost their connection to it",
             signal=signal,
@@ -84,7 +84,7 @@ def find_signals(this: Round) -> Diagnosis | None:
 
 
 def _others_go_on(this: Round, end: AgentEnd) -> bool:
-    """Whether the last line of every other log shows the training going on, long after an agent got its signal."""
+    """Whether the last line of every other log shows training progress long after an agent received its signal."""
     job = this.job
     told = (job.worker(end.worker).evidence.log or LogFacts()).moments.values()
     start = job.clocks.when(end.worker, end.time or max(told, key=lambda moment: moment.seconds, default=None))
@@ -103,7 +103,7 @@ def _others_go_on(this: Round, end: AgentEnd) -> bool:
 
 
 def _external(this: Round, ends: Sequence[AgentEnd], category: str, confidence: Confidence, why: str) -> Cause:
-    """The signal from outside, with the time of the first agent that got it."""
+    """The cause for a signal from outside, with the time of the first agent that received it."""
     times = [when for end in ends if (when := this.job.clocks.when(end.worker, end.time))]
     proofs = tuple(end.proof for end in ends[:5])
     first = min(times, key=lambda when: when.seconds, default=None)
@@ -133,7 +133,7 @@ def _failed_before(this: Round, signalled: Sequence[AgentEnd]) -> bool:
 
 
 def find_rendezvous(this: Round) -> Diagnosis | None:
-    """The agents could not meet, or lost the store, and no process says more."""
+    """The answer if the agents did not find each other or lost the store, and no process has a better message."""
     ends = [end for end in this.final_ends if end.signal is None]
     if not ends:
         return None
@@ -174,7 +174,7 @@ def _sort(raised: Raised) -> Sort | None:
 
 
 def _own(this: Round, end: AgentEnd) -> Raised | None:
-    """The exception of this agent that blames no peer's end: a name, an address or a port that does not work."""
+    """The agent's exception that is not a peer's consequence: a name, an address or a port that does not work."""
     worker = this.job.worker(end.worker)
     for hit in worker.loose_hits.get(this.number, []):
         if hit.match.signature.category == "dns_failure" and hit.line_no < end.line_no:
@@ -183,7 +183,7 @@ def _own(this: Round, end: AgentEnd) -> Raised | None:
         if this.job.category(raised.message) in _AT_START:
             return raised
     if not any(item.worker == end.worker and item.part is not Part.SILENT for item in this.failures):
-        # It never started a process: its last messages are the reason.
+        # It never started a process, so its last messages are the reason.
         for hit in worker.loose_hits.get(this.number, []):
             if hit.match.signature.category in _AT_START:
                 return Raised("", hit.text, (), None, hit.line_no)
@@ -197,7 +197,7 @@ def _own(this: Round, end: AgentEnd) -> Raised | None:
 
 
 def _at_start(raised: Raised) -> bool:
-    """Whether an agent never reached the store: it raised while it made its connection."""
+    """Whether an agent never reached the store: it failed while connecting."""
     return any(frame.function in _CONNECTING for frame in raised.frames)
 
 
@@ -207,14 +207,14 @@ def _category(job: JudgedJob, raised: Raised) -> str:
 
 def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnosis:
     job = this.job
-    # Who cannot reach a peer follows where that peer's own agent says what is wrong.
+    # An agent that cannot reach a peer is a consequence if the peer's own agent reports a reason.
     local = [(item, found) for item, found in own if _category(job, found) not in _FAR]
     own = local or own
     end, raised = own[0]
     match = job.matcher.match(raised.message)
     category = _category(job, raised)
     if category == "python_exception" and raised.exception == "ValueError":
-        category = "bad_arguments"  # raised by the launcher: it refuses its options
+        category = "bad_arguments"  # raised by the launcher for invalid options
     peer = match.groups.get("peer") if match else None
     workers = {item.worker for item, _ in own}
     proofs = [Proof(item.worker, item.line_no, found.message) for item, found in own[:5]]
@@ -231,7 +231,7 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
         return Diagnosis(Verdict.WORKER, (cause,))
     nameless = _at_start(raised) and peer is None  # the inner exception was cut off
     if category in _FAR and workers == job.heard and not nameless:
-        # All fail to reach the same address: the worker there is at fault, and it left no log.
+        # No agent can reach the same address: the worker there is at fault, and it has no log.
         why = Message("no worker with a log could reach it")
         cause = job.worker_cause(None, category, raised.message, Confidence.LIKELY, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
@@ -254,7 +254,7 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
 
 
 def _mute_host(this: Round, message: str, failed: set[str]) -> str | None:
-    """The worker at the address without an answer, if it has a log in which its agent never appears."""
+    """The worker at the unreachable address, if it has a log without lines of an agent."""
     match = _PLACE.search(message)
     if match is None:
         return None
@@ -271,7 +271,7 @@ def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:
     job = this.job
     missing = list(job.evidence.missing)
     proofs = [end.proof for end in timeouts[:5]]
-    # A worker whose log stops before any agent spoke never got as far as the rendezvous.
+    # A worker whose log ends before any line of an agent never reached the rendezvous.
     stuck = [worker.worker for worker in this.silent_workers() if not worker.elastic]
     name = missing[0] if len(missing) == 1 else stuck[0] if len(stuck) == 1 and not missing else None
     why = Message("the others waited for it in the rendezvous until the timeout")
@@ -284,14 +284,14 @@ def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:
     return Diagnosis(Verdict.WORKER, (cause,))
 
 
-#: Lines behind a traceback without a launcher's report in which it still counts as the end of the log.
+#: Most lines after a traceback that still counts as the end of a log without a launcher's report.
 _END = 60
 _MAX_DEATHS = 16
 _NUMBERS = re.compile(r"\d+")
 
 
 def find_loose(this: Round) -> Diagnosis | None:
-    """Failures that no process is known for: a verdict where the place does not matter, else candidates."""
+    """The answer for failures of unknown processes: a verdict if the place does not matter, else candidates."""
     job = this.job
     raw = [worker for worker in job.workers if not worker.elastic]
     traces = [(worker.worker, trace) for worker in raw for trace in worker.loose_traces.get(this.number, [])
@@ -337,9 +337,9 @@ def find_loose(this: Round) -> Diagnosis | None:
 
 
 def reported_deaths(job: JudgedJob) -> Diagnosis | None:
-    """The deaths that launchers, shells and the kernel report, if no other failure is known.
+    """Candidates from deaths that launchers, shells and the kernel report, for use if no other failure is known.
 
-    Those of rounds before the last, and those after which the training went on for long, ended nothing.
+    Deaths in earlier rounds, and deaths after which training continued for long, are ignored.
     """
     found: list[Cause] = []
     for worker in job.workers:
@@ -362,7 +362,7 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
 
 
 def _same_everywhere(this: Round, roots: list[tuple[str, SignatureHit]]) -> Diagnosis | None:
-    """The same words at the end of every worker's log, and of more than one."""
+    """The answer if the logs of all workers, at least two, end with the same message; else None."""
     last = dict(roots)
     workers = {worker.worker for worker in this.job.workers}
     if len(workers) < 2 or set(last) != workers or len({_NUMBERS.sub("#", hit.text) for hit in last.values()}) > 1:
@@ -375,7 +375,7 @@ def _same_everywhere(this: Round, roots: list[tuple[str, SignatureHit]]) -> Diag
 
 
 def _last_hits(worker: WorkerRounds, number: int) -> list[SignatureHit]:
-    """Hits behind which nothing shows the program going on, of processes without another end as well."""
+    """Hits after which no line shows the program continuing, including those of processes without another end."""
     log = worker.evidence.log
     own = [hit for process in worker.of_round(number) if not process.failed for hit in process.hits]
     found = sorted([*worker.loose_hits.get(number, []), *own], key=lambda hit: hit.line_no)
@@ -383,7 +383,7 @@ def _last_hits(worker: WorkerRounds, number: int) -> list[SignatureHit]:
 
 
 def _code(hit: SignatureHit) -> bool:
-    """Whether a launcher reports that a process ended in failure, without saying which."""
+    """Whether a launcher reports that a process failed, without naming it."""
     return hit.match.groups.get("code", "0") != "0"
 
 
@@ -398,7 +398,7 @@ def _peer(this: Round, name: str, hit: SignatureHit) -> Diagnosis:
 
 
 def _ends(job: JudgedJob, worker: str, trace: Trace) -> bool:
-    """Whether this traceback is the last event of the log: after a handled one the training goes on."""
+    """Whether this traceback is the last event of the log: after a handled exception, training continues."""
     log = job.worker(worker).evidence.log
     if log is None or trace.agent or trace.thread:
         return False

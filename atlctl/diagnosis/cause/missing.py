@@ -1,6 +1,6 @@
-"""All ranks that logged errors are victims: find the missing one. Hangs, silent exits, lost workers.
+"""Finds the missing rank if all ranks with errors are victims: hangs, silent exits, lost workers.
 
-Victims report one of two things. They *waited* until a timeout: a rank did not come, and is alive or frozen. Or a
+Victims report one of two things. They *waited* until a timeout: a rank did not join, and is alive or frozen. Or a
 connection was *closed*: a rank has left. In the first case the culprit is the rank that reported nothing and was ended
 by its agent, in the second the rank that no report names, or a whole worker whose log ends abruptly.
 """
@@ -28,7 +28,7 @@ from atlctl.diagnosis.joining import Process, WorkerRounds, is_victim_end
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.i18n import Message, about, joined, plural
 
-#: Seconds after the last timeout in which a peer that waited as well notices that the connection was closed.
+#: Seconds after the last timeout within which a peer that also waited detects the closed connection.
 _LATE = 2.0
 _ENDS = about("diagnosis", "its log ends abruptly")
 _STUCK = Message("its own watchdog thread was stuck, {others}")
@@ -37,7 +37,7 @@ _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
 @dataclass(slots=True)
 class _Case:
-    """The round in question: ranks that waited, that lost a peer, that ended silently, that no report names."""
+    """A round's ranks that waited, lost a peer, were ended by their agent, or are silent, and its lost workers."""
 
     this: Round
     ranks: Universe
@@ -95,7 +95,7 @@ def find_missing(this: Round) -> Diagnosis | None:
 
 
 def _gone(case: _Case) -> list[Failure]:
-    """Processes that their agent neither reports nor ended, though it ended all others of the worker."""
+    """Processes that their agent neither reports nor ended, although it ended all other processes of the worker."""
     found = []
     for item in case.silent:
         others = [other for other in case.this.failures if other.worker == item.worker and other.key != item.key]
@@ -130,7 +130,7 @@ def _left_silently(case: _Case, item: Failure) -> Diagnosis:
 
 
 def _somebody_waits(case: _Case) -> Diagnosis:
-    """A timeout: the culprit is among those who did not complain."""
+    """The answer for a timeout: the culprit is among the ranks without an error."""
     this = case.this
     behind = desync.behind(this)
     if behind is not None:
@@ -192,13 +192,13 @@ def _somebody_waits(case: _Case) -> Diagnosis:
 
 
 def _mute(case: _Case) -> list[str]:
-    """Workers whose processes failed and whose agent never said so, where all other agents did."""
+    """Workers whose processes failed but whose agent did not report it, although all other agents did."""
     agents = {worker.worker for worker in case.this.job.workers if worker.elastic or worker.ends}
     return sorted({item.worker for item in case.waited} - agents) if agents else []
 
 
 def _late(case: _Case) -> list[Failure]:
-    """Ranks that met a closed connection long after all others had given up waiting: they were elsewhere."""
+    """Ranks that found a closed connection long after all others had stopped waiting: they had not joined."""
     job = case.this.job
     waited, left = job.timed(case.waited), job.timed(case.left)
     if len(waited) < len(case.waited) or len(left) < len(case.left):
@@ -208,7 +208,7 @@ def _late(case: _Case) -> list[Failure]:
 
 
 def _spoke_when_ended(case: _Case) -> list[Failure]:
-    """Ranks that met a closed connection only behind their own agent's signals: in a handler of the signal, say."""
+    """Ranks that found a closed connection only after their agent's signal, for example in a signal handler."""
     signals: dict[str, int] = {}
     for item in case.this.failures:
         if item.process.closed:
@@ -220,7 +220,7 @@ def _spoke_when_ended(case: _Case) -> list[Failure]:
 
 
 def _near_the_first(case: _Case, quiet: Sequence[Failure]) -> Failure | None:
-    """The quiet process of the worker whose own group of ranks waited before all others did."""
+    """The silent process of the worker whose process group waited first."""
     in_groups = {said.rank for said in case.this.statements if said.group}
     grouped = [item for _, item in case.this.job.timed(case.waited) if item.rank in in_groups]
     if len(grouped) < 2:
@@ -231,7 +231,7 @@ def _near_the_first(case: _Case, quiet: Sequence[Failure]) -> Failure | None:
 
 
 def _somebody_left(case: _Case) -> Diagnosis:
-    """A closed connection: the culprit is gone, and its end is not reported."""
+    """The answer for a closed connection: the culprit is gone, and its end is not reported."""
     this = case.this
     gone = (
         _count(case.left, Message("lost their connection to it"))
@@ -263,14 +263,14 @@ def _somebody_left(case: _Case) -> Diagnosis:
         cause = this.job.worker_cause(name, "node_lost", Message("a worker has no log"), Confidence.GUESS, gone)
         return Diagnosis(Verdict.WORKER, (cause,))
     if len(case.ended) == 1 and not left and not unheard and not lost and len(case.left) > 1:
-        # It was on its way out when its agent ended it, and nothing of what it said is in the log.
+        # It was already exiting when its agent ended it, and the log has none of its output.
         why = Message("only this rank does not report a lost peer, and it logged nothing")
         return _rank(case, case.ended[0], "unknown_python_exit", joined([why, gone]), Confidence.LIKELY)
     return _by_address(case) or _undecided(case, left or case.ended)
 
 
 def _waits_at_the_exit(worker: WorkerRounds) -> bool:
-    """Whether the agent says that its processes have succeeded and that it waits for the others."""
+    """Whether the agent reports that its processes have succeeded and that it waits for the others."""
     return any(
         "exit barrier" in hit.text or "WorkerState.SUCCEEDED" in hit.text
         for hits in worker.loose_hits.values()
@@ -289,7 +289,7 @@ def _finished_early(case: _Case, worker: WorkerRounds, gone: str) -> Diagnosis:
 
 
 def _by_address(case: _Case) -> Diagnosis | None:
-    """All victims name addresses of one worker, which names no other."""
+    """The answer if all victims name addresses of one worker that is not a victim; else None."""
     peers = Counter(item.peer for item in case.left if item.peer)
     if not peers:
         return None
@@ -341,7 +341,7 @@ def _worker(case: _Case, name: str, category: str, why: str) -> Diagnosis:
 
 
 def _names_only(case: _Case, name: str) -> bool:
-    """Whether the first victim of every other worker names this worker's address, which is known."""
+    """Whether this worker's address is known, and the first victim of every other worker names it."""
     own = case.this.job.worker(name).addresses
     firsts: dict[str, str | None] = {}
     for item in case.left:
@@ -350,7 +350,7 @@ def _names_only(case: _Case, name: str) -> bool:
 
 
 def _only_one_left(case: _Case, name: str) -> bool:
-    """Whether every process of every other worker is accounted for, by its own words or by its agent."""
+    """Whether the end of every process of every other worker is known, from its output or from its agent."""
     others = [item for item in case.this.failures if item.worker != name]
     agents = [worker for worker in case.this.job.workers if worker.worker != name]
     heard = {item.worker for item in others}
@@ -362,7 +362,7 @@ def _only_one_left(case: _Case, name: str) -> bool:
 
 
 def _proofs(case: _Case) -> tuple[Proof, ...]:
-    """One victim of each worker, at most three."""
+    """Proofs: one victim of each worker, at most three."""
     found: dict[str, Proof] = {}
     for item in (*case.waited, *case.left):
         if item.line_no and item.worker not in found:

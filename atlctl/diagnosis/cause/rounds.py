@@ -1,4 +1,4 @@
-"""A job whose processes are judged, and its rounds: failed, consequential, ended and unreported processes."""
+"""A job with judged processes, split into rounds: failed processes, victims, ended and silent processes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from atlctl.diagnosis.tracebacks import Frame, Raised, exception_name, innermost
 from atlctl.i18n import Message
 
 CUT_OFF = Message("its log begins in the middle of a report; earlier messages may be missing")
-#: Lines of a log that are kept of a cause without a traceback.
+#: Last log lines that are kept for a cause without a traceback.
 MAX_LAST_LINES = 12
-#: A rank that a line names, and lines that say nothing: rules, frames of C++, torchrun's summary, modules in a crash.
+#: A rank in a line; irrelevant lines: separators, frames of C++, torchrun's summary, modules in a crash.
 _RANK = re.compile(r"\br(?:ank)?[ =:_]{0,2}(\d{1,6})\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _ATTEMPT = re.compile(r"/attempt_(\d{1,9})/")
 _NOISE = re.compile(r"\W*$|frame #\d|\s*<NO_OTHER_FAILURES>|\S+ FAILED$|Extension modules: ")
-#: How Python's report of a crash begins, and what is above the stack of the thread that crashed.
+#: The start of Python's report of a crash, and the headers of the crashed thread's stack.
 _CRASH = "Fatal Python error: "
 _STACKS = ("Current thread ", "Stack (most recent call first)")
 
 
 @dataclass
 class JudgedJob:
-    """`failures` are judged processes of all rounds, in the order of workers."""
+    """A job with judged processes. `failures` are the processes of all rounds, in the order of workers."""
 
     evidence: JobEvidence
     workers: list[WorkerRounds]
@@ -63,9 +63,9 @@ class JudgedJob:
 
     @cached_property
     def cut(self) -> set[str]:
-        """Workers whose logs lack their beginning, in which earlier failures may have been.
+        """Workers whose logs lack their beginning, which may have contained earlier failures.
 
-        They begin in the middle of a report, lack an attempt, or begin at a step behind all steps of another worker.
+        They begin inside a report, lack an attempt, or begin at a step after all steps of another worker.
         """
         logs = {worker.worker: log for worker in self.workers if (log := worker.evidence.log)}
         steps = {name: [int(_NUMBER.findall(mark)[0]) for mark in log.marks] for name, log in logs.items() if log.marks}
@@ -84,7 +84,7 @@ class JudgedJob:
 
     @cached_property
     def whole(self) -> bool:
-        """Whether it is known that every worker was heard: one log alone may be one of many."""
+        """Whether every worker is known to have a whole log; a single log may be one of many."""
         known = len(self.workers) > 1 or self.evidence.expected == 1 or self._world > 0
         return known and not (self.incomplete or self.cut)
 
@@ -126,9 +126,9 @@ class JudgedJob:
         return [Proof(name, log.last_line, log.last_text)] if log and log.last_line else []
 
     def last_lines(self, name: str, process: Process | None = None) -> list[Proof]:
-        """Lines of a worker's log in front of the first report of an end of the round; without one, at its end.
+        """Lines of a worker's log before the first report of an end in the round, or its last lines without one.
 
-        With a process only such as may be its own.
+        With a process, only lines that may be its own.
         """
         worker = self.find(name)
         log = worker.evidence.log if worker else None
@@ -140,7 +140,7 @@ class JudgedJob:
             start = ends[number - 1] if 0 < number <= len(ends) else 0
             end = next((at for at in log.before if at > start), None)
             if end is None and process.entry is not None:
-                return []  # the log begins behind the end
+                return []  # the log begins after the end
             lines = [
                 line
                 for line in (lines if end is None else log.before[end])
@@ -224,7 +224,7 @@ class JudgedJob:
 
 
 def _last_attempt(log: LogFacts) -> int:
-    """The highest number of an attempt in the paths of torchrun's summaries: each attempt has its round."""
+    """The highest attempt number in the paths of torchrun's summaries: each attempt has a round."""
     paths = (entry.error_file or "" for summary in log.summaries for entry in summary.entries)
     return max((int(found[1]) for path in paths if (found := _ATTEMPT.search(path))), default=0)
 
@@ -235,7 +235,7 @@ def _may_be_of(origin: Origin, process: Process) -> bool:
 
 
 def _of_rank(rank: int | None, lines: Sequence[PlainLine]) -> Sequence[PlainLine]:
-    """Without lines that name another rank first, if lines of this one name it."""
+    """Drops lines that name another rank, if any lines name this rank."""
     named = [(line, int(found[1]) if (found := _RANK.search(line.text)) else None) for line in lines]
     if not any(other == rank is not None for _, other in named):
         return lines
@@ -287,7 +287,7 @@ def crash_stack(lines: Sequence[Proof]) -> Traceback | None:
 
 
 def _gpu(failure: Failure, platform: PlatformState | None) -> GpuIdentity | None:
-    """The GPU of a process: as its own line names it, else as the platform lists it for its local rank."""
+    """The GPU of a process: as named in its own line, else as listed by the platform for its local rank."""
     groups = failure.hit.match.groups if failure.hit else {}
     if "pci" in groups or "uuid" in groups:
         return GpuIdentity(None, groups.get("uuid"), groups.get("pci"))
@@ -298,7 +298,7 @@ def _gpu(failure: Failure, platform: PlatformState | None) -> GpuIdentity | None
 
 
 def proofs(failure: Failure) -> list[Proof]:
-    """Where a failure is to be read: its words, then torchrun's report, then its error file."""
+    """The places of a failure's evidence: its message, then torchrun's report, then its error file."""
     process = failure.process
     found: dict[int | str, Proof] = {}
     if failure.line_no:
@@ -315,7 +315,7 @@ def proofs(failure: Failure) -> list[Proof]:
 
 
 def build(evidence: JobEvidence, matcher: Matcher) -> JudgedJob:
-    """Puts the evidence together and judges every process by itself."""
+    """Joins the evidence and judges every process by itself."""
     workers = collect_all(evidence.workers)
     failures = []
     for worker in workers:
@@ -326,7 +326,7 @@ def build(evidence: JobEvidence, matcher: Matcher) -> JudgedJob:
 
 @dataclass
 class Round:
-    """One round of the job. `silent` are workers that have a log and say nothing of an end in this round."""
+    """One round of the job."""
 
     job: JudgedJob
     number: int
@@ -349,7 +349,7 @@ class Round:
 
     @cached_property
     def final_ends(self) -> list[AgentEnd]:
-        """Ends of agents in this round: those of the last one of their worker."""
+        """Ends of agents whose last round is this one."""
         return [
             end
             for worker in self.job.workers
@@ -379,7 +379,7 @@ class Round:
 
 
 def name_process(process: Process) -> str:
-    """`rank 3 (local rank 1)`, as far as it is known."""
+    """`rank 3 (local rank 1)`, as far as known."""
     if process.rank is not None and process.local_rank is not None:
         return f"rank {process.rank} (local rank {process.local_rank})"
     if process.rank is not None:
@@ -388,20 +388,20 @@ def name_process(process: Process) -> str:
 
 
 def _apart(found: Sequence[Proof]) -> tuple[Proof, ...]:
-    """Each line once, at its first place."""
+    """Proofs without repeated lines."""
     kept: dict[tuple[str, str | None, int | str], Proof] = {}
     for proof in found:
         kept.setdefault((proof.worker, proof.file, proof.line_no or proof.text), proof)
     return tuple(kept.values())
 
 
-#: The key under which a rank leaves its address for gloo in the store; the rank is the last number.
+#: The store key of a rank's address for gloo; the last number is the rank.
 _ADDRESS_KEY = re.compile(r", keys: /\S{1,200}//\w{1,20}//\d{1,9}/(\d{1,7})\b")
 
 
 @dataclass(slots=True)
 class Universe:
-    """`world` is the number of processes in all, None if it is not known.
+    """The ranks of a round. `world` is the total number of processes, None if unknown.
 
     `unheard` are ranks without any line that must exist: below `world`, or named by a rank that waited for them.
     """
@@ -412,17 +412,17 @@ class Universe:
 
     @property
     def holes(self) -> bool:
-        """Whether ranks below the highest one left no line."""
+        """Whether ranks below the highest known one have no lines."""
         return len(self.known) <= max(self.known, default=-1)
 
     @property
     def complete(self) -> bool:
-        """Whether every rank of the job was heard or named."""
+        """Whether every rank of the job has lines or is named."""
         return self.world is not None and not self.unheard
 
 
 def universe(this: Round) -> Universe:
-    """The ranks of a round. A rank that several workers claim is left to the one that has the most to say."""
+    """The ranks of a round. If several processes claim a rank, one with a reported end is preferred."""
     told = Counter(
         item.world
         for worker in this.job.workers
@@ -443,7 +443,7 @@ def universe(this: Round) -> Universe:
 
 
 def gaps(this: Round) -> list[Process]:
-    """Local ranks that a worker must have, like other workers, and that no line names."""
+    """Local ranks that a worker must have, judging by other workers, but that no line names."""
     locals_of: dict[str, set[int]] = defaultdict(set)
     bases: dict[str, int] = {}
     indexes: dict[str, int] = {}
@@ -456,7 +456,7 @@ def gaps(this: Round) -> list[Process]:
     sizes = Counter(len(found) for found in locals_of.values() if found == set(range(len(found))))
     usual, agree = sizes.most_common(1)[0] if sizes else (0, 0)
     if agree == 1:
-        usual = max(sizes)  # launchers start the same number on every worker, as a rule
+        usual = max(sizes)  # launchers usually start the same number on every worker
     missing = []
     for worker, found in locals_of.items():
         size = max(*found, usual - 1, 0) + 1
@@ -470,7 +470,7 @@ def gaps(this: Round) -> list[Process]:
 
 
 def place_unheard(this: Round, rank: int) -> Process | None:
-    """The worker and local rank that an unheard rank must have, by the ranks around it."""
+    """The worker and local rank that a rank without lines must have, derived from the neighbouring ranks."""
     ranges: dict[str, tuple[int, int, int]] = {}
     for item in this.failures:
         if item.rank is not None and item.local_rank is not None:
@@ -487,7 +487,7 @@ def place_unheard(this: Round, rank: int) -> Process | None:
 
 
 def rank_of_the_mute(this: Round, worker: str) -> int | None:
-    """The rank of a worker of which no process was heard, where every other worker has one and one is missing."""
+    """The rank of a worker without lines, if every other worker has one rank and exactly one rank is missing."""
     others = [item for item in this.failures if item.worker != worker]
     count = len(this.job.workers)
     ranks = {item.rank for item in others if item.rank is not None}

@@ -1,1 +1,1 @@
-"""A diagnosis as people and programs see it: labelled rows in two languages, and the JSON document."""
+"""The output of a diagnosis: labelled rows in two languages for people, and the JSON document for programs."""

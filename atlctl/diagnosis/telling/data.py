@@ -1,4 +1,4 @@
-"""A diagnosis for programs. The fields are a contract: docs/en/errors.md has the meaning of each one."""
+"""A diagnosis as JSON data. The fields are a contract: docs/en/errors.md has the meaning of each one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Proof, RankEnd, 
 from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.tracebacks import Frame
 
-#: Digits of a second's fraction that are ever shown.
+#: The most fraction digits of a second that are shown.
 _MAX_DIGITS = 6
 _NO_YEAR = "2000-"
 
 
 def to_data(diagnosis: Diagnosis, guide: Guide, *, ranks: bool = False) -> dict[str, Any]:
-    """JSON-ready. Ranks are global, lines count from 1, empty lists are there, too. `ranks`: how each rank ended."""
+    """The JSON data of a diagnosis. Ranks are global, lines count from 1, empty lists are included. `ranks`: include
+    the end of each rank."""
     return {
         "verdict": str(diagnosis.verdict),
         "root_causes": [_cause(item, guide) for item in diagnosis.root_causes],
@@ -41,7 +42,7 @@ def utc(when: When | None) -> str | None:
     digits = fraction_digits(when.resolution)
     step = 10**digits
     try:
-        # Half a microsecond more: a float may lie just below the stamp that it was made from.
+        # Half a microsecond more: a float may be just below its original time stamp.
         ticks = math.floor((round(when.seconds, _MAX_DIGITS) + 5e-7) * step)
         whole = datetime.fromtimestamp(ticks // step, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -52,7 +53,7 @@ def utc(when: When | None) -> str | None:
 
 
 def fraction_digits(resolution: float) -> int:
-    """Digits behind the point that a clock of this resolution, in seconds, deserves: 0 for 1 s, 3 for 1 ms."""
+    """The number of fraction digits for a clock of this resolution in seconds: 0 for 1 s, 3 for 1 ms."""
     if not 0 < resolution < 1:
         return 0
     return min(_MAX_DIGITS, math.ceil(-math.log10(resolution) - 1e-9))

@@ -11,14 +11,14 @@ from atlctl.i18n import Language, translated
 
 
 def in_language(text: Text, language: Language) -> str:
-    """One of the two texts."""
+    """The text in a language."""
     return text.zh if language == "zh" else text.en
 
 
 class Guide:
-    """Looks up what a cause's category and signature say. The category may be a user's own.
+    """Finds the texts of a cause's category and signature. The category may be a user's own.
 
-    Of signatures with the same id the first counts: users' come before the package's.
+    The first of several signatures with the same id is used: users' signatures come before the package's.
     """
 
     def __init__(self, categories: Mapping[str, Category], signatures: Iterable[Signature] = ()) -> None:
@@ -29,28 +29,28 @@ class Guide:
 
     @classmethod
     def builtin(cls, signatures: Iterable[Signature] = ()) -> Guide:
-        """With the package's categories and signatures. `signatures` come before the package's."""
+        """A guide with the package's categories and signatures. `signatures` come before the package's."""
         from atlctl.diagnosis.signatures import builtin
 
         own = builtin()
         return cls(own.categories, (*signatures, *own.signatures))
 
     def title(self, cause: Cause, language: Language) -> str:
-        """The category's title; of a user's own category what the signature means; else the id."""
+        """The category's title; for a user's own category the signature's meaning; else the id."""
         if found := self._categories.get(cause.category):
             return in_language(found.title, language)
         signature = self._signature(cause)
         return in_language(signature.meaning, language) if signature else cause.category
 
     def meaning(self, cause: Cause, language: Language) -> str:
-        """One sentence on the category; empty if there is none."""
+        """The meaning of the category in one sentence; empty if there is none."""
         found = self._categories.get(cause.category)
         return in_language(found.meaning, language) if found else ""
 
     def advice(self, cause: Cause, language: Language) -> str:
         """The signature's own advice, else its category's; empty if there is none.
 
-        A victim's message can be the evidence for another rank's failure: other categories do not count.
+        A victim's message can be the evidence for another rank's failure: signatures of other categories are ignored.
         """
         if signature := self._signature(cause):
             return in_language(signature.advice, language)
@@ -71,9 +71,9 @@ class Guide:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """For whom a diagnosis is shown. `place` names where a proof is, `next_command` what to type next for a cause.
+    """How to show a diagnosis. `place` names the place of a proof, `next_command` the next command for a cause.
 
-    `ranks`: how each rank ended takes the place of the workers.
+    `ranks`: list the end of each rank instead of the workers.
     """
 
     language: Language
@@ -84,9 +84,9 @@ class Manner:
     ranks: bool = False
 
     def word(self, text: str) -> str:
-        """A message in the reader's language; a log's own text as it is."""
+        """A message in the reader's language; the text of a log unchanged."""
         return translated(text, self.language)
 
     def fold(self, lines: int) -> int | None:
-        """At most so many lines of a screen, all of them with -v."""
+        """The limit of screen lines; None with -v."""
         return None if self.verbose else lines

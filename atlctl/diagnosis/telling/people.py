@@ -1,4 +1,4 @@
-"""A diagnosis for people: a headline, the rows of the panel, and the sections below it. Texts of the job are raw."""
+"""A diagnosis as a panel: a headline, rows, and sections below them. Texts of the job are not sanitised."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MAX_PROOFS = 3
 MAX_DETAIL = 3
 _FOLD = 9
 _FOLD_PROOF = 2
-#: The most culprits with different messages that are shown one by one.
+#: The most culprits with different messages that are shown separately.
 _MAX_GROUPS = 4
 
 _MORE_ROWS = Message("and {count} more: -v")
-#: Words for how sure an answer is.
+#: Texts for the confidence levels.
 SURE = {
     Confidence.CERTAIN: Message("certain"),
     Confidence.LIKELY: Message("likely"),
@@ -43,7 +43,7 @@ _ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.GUESS)
 
 
 def tell_people(diagnosis: Diagnosis, manner: Manner) -> Panel:
-    """Make the panel of `diagnosis`. Its texts are not sanitised yet; that is done when it is drawn."""
+    """Makes the panel of `diagnosis`. Its texts are sanitised later, when it is drawn."""
     if diagnosis.verdict is Verdict.NONE:
         rows = _none(diagnosis)
     elif diagnosis.root_causes:
@@ -60,7 +60,7 @@ def _headline(diagnosis: Diagnosis) -> tuple[Piece, ...]:
         return (Piece(Message("no failure in these logs"), "strong"),)
     if not causes:
         return (Piece(Message("cannot be decided from these logs"), "strong"),)
-    # Of several, the word of the least sure one.
+    # Of several causes, the lowest confidence.
     sure = max((cause.confidence for cause in causes), key=_ORDER.index)
     word = Message(", {word}", word=SURE[sure])
     return (
@@ -106,7 +106,7 @@ def _found(causes: Sequence[Cause], manner: Manner) -> list[Row]:
 
 
 def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
-    """Without doubles and empty ones."""
+    """Texts without duplicates and empty ones."""
     return tuple(text for text in dict.fromkeys(texts) if text)
 
 
@@ -161,7 +161,7 @@ def _when(causes: Sequence[Cause]) -> str:
 
 
 def _address(cause: Cause) -> str:
-    """Node, address and GPU, as far as they are known."""
+    """Node, address and GPU, as far as known."""
     parts = [cause.node, cause.host_ip if cause.host_ip != cause.node else None]
     if cause.gpu is not None:
         parts.append(Message("GPU {index}", index=cause.gpu.index) if cause.gpu.index is not None else None)
@@ -171,7 +171,7 @@ def _address(cause: Cause) -> str:
 
 
 def _evidence(causes: Iterable[Cause], told: Sequence[str], manner: Manner) -> list[str]:
-    """The place of each proof, and its text, once. One proof of each cause comes first. `told`: texts shown above."""
+    """The place and text of each proof, without repetition, first one proof of each cause. Skips texts shown above."""
     proofs: dict[Proof, None] = {}
     waiting = [list(cause.proofs) for cause in causes]
     while any(waiting):
@@ -201,7 +201,7 @@ def _next(causes: Sequence[Cause], manner: Manner) -> list[str]:
 
 
 def _cordon(cause: Cause) -> list[str]:
-    """The address of broken hardware, and what keeps the next job off it."""
+    """The address of broken hardware, and the command that keeps other jobs off it."""
     if cause.node is None:
         return [
             Message(

@@ -40,7 +40,7 @@ from atlctl.jobs.panel import Line, PanelTone, Section
 if TYPE_CHECKING:
     from atlctl.diagnosis.hang import Scene
 
-#: Lines without -v.
+#: Most lines without -v.
 MAX_FOLLOWED = 10
 MAX_WORKERS = 12
 MAX_EARLIER = 3
@@ -50,14 +50,14 @@ MAX_TRACE = 12
 MAX_CHAIN = 3
 MAX_LAST_LINES = 8
 MAX_TRACES = 2
-#: Ends of which the log does not know the reason.
+#: Ends whose reason is not in the log.
 _FROM_OUTSIDE = frozenset({"preemption", "interrupted", "terminal_hangup", "time_limit"})
-#: The message in torchrun's summary for a process that a signal ended.
+#: The message in torchrun's summary for a process killed by a signal.
 _RECEIVED = re.compile(r"Signal \d{1,3} \((SIG\w{1,12})\) received by PID")
-#: Of several lines with one remark each: the most that is shown of it on a screen.
+#: Most screen lines of each remark in a list.
 _FOLD_FOLLOWED = 2
 
-#: The parts of workers, the most important first, and the phrases that count them.
+#: The roles of workers, the most important first, and the phrases that count them.
 _OTHERS = Message("{count} others")
 _PARTS = {
     "no log": Message("{count} without a log"),
@@ -70,7 +70,7 @@ _PARTS = {
 
 
 def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Section, ...]:
-    """The lists that have something in them."""
+    """The lists that are not empty."""
     base = base_of(diagnosis)
     found = [
         *_last_words(diagnosis, manner),
@@ -83,7 +83,7 @@ def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Section, ...]:
 
 
 def offset(when: When | None, base: When | None) -> str:
-    """The time since `base`: `+1.4 s`. Clocks with whole seconds give no fraction. `-` if unknown."""
+    """The time since `base`: `+1.4 s`, without fraction for clocks of whole seconds. `-` if unknown."""
     if when is None or base is None:
         return "-"
     seconds = _apart(when, base)
@@ -94,7 +94,7 @@ def offset(when: When | None, base: When | None) -> str:
         return f"{seconds / 60:+.0f} min"
     if max(when.resolution, base.resolution) >= 1:
         return f"{seconds:+.0f} s"
-    # No minus in front of nothing.
+    # Never -0.0.
     return f"{seconds if size >= 0.05 else 0.0:+.1f} s"
 
 
@@ -108,7 +108,7 @@ def _apart(when: When, base: When) -> float:
 
 
 def base_of(diagnosis: Diagnosis) -> When | None:
-    """The moment that counts as 0: the root cause's time, else the first failure's. Of a hang only the end is timed."""
+    """The time of offset 0: the root cause's time, else the first failure's. For a hang only the end has a time."""
     causes = [cause.time for cause in diagnosis.root_causes if cause.time is not None]
     if causes:
         if all(cause.category == "hang" for cause in diagnosis.root_causes):
@@ -123,7 +123,7 @@ def base_of(diagnosis: Diagnosis) -> When | None:
 
 
 def _last_words(diagnosis: Diagnosis, manner: Manner) -> Iterator[Section]:
-    """The tracebacks of the root causes, or the last lines of a log before an end without one. Each once."""
+    """The tracebacks of the root causes, or the last lines of a log before an end without one, without repetition."""
     groups: dict[tuple[Frame, ...] | Cause, list[Cause]] = {}
     causes = diagnosis.root_causes
     if len(diagnosis.candidates) == 1 or manner.verbose:
@@ -143,7 +143,7 @@ def _last_words(diagnosis: Diagnosis, manner: Manner) -> Iterator[Section]:
 
 
 def _tells_nothing(cause: Cause) -> bool:
-    """Whether the log has no reason for this end: then its last lines may say more."""
+    """Whether the log has no reason for this end: then its last lines may help."""
     return cause.category not in _FROM_OUTSIDE and (wordless(cause) or isinstance(cause.message, Message))
 
 
@@ -174,7 +174,7 @@ def _raised_before(item: Raised) -> Line:
 
 
 def _frames(trace: Traceback, manner: Manner) -> list[Line]:
-    """The innermost frames, the user's own with their code; of a run of library frames the first and the last."""
+    """The innermost frames, with code for the user's own; only the first and the last of a run of library frames."""
     frames = trace.frames
     if manner.verbose:
         shown = [[*_frame(frame, frame.own or frame.source != "")] for frame in frames]
@@ -231,7 +231,7 @@ def _last_lines(cause: Cause, manner: Manner) -> Section:
     return Section(label.filled(who=who, place=manner.place(shown[-1])), lines, manner.fold(1))
 
 
-#: How a rank ended, and its colour.
+#: Texts for the end of a rank, and their colours.
 _ENDS: dict[str, tuple[Message, PanelTone]] = {
     "cause": (Message("root cause"), "culprit"),
     "initiator": (Message("failed by itself"), "culprit"),
@@ -242,7 +242,7 @@ _ENDS: dict[str, tuple[Message, PanelTone]] = {
 
 
 def _ranks(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section:
-    """How every rank ended; those that ended alike on one line."""
+    """The end of each rank; ranks with the same end share a line."""
     groups: dict[tuple[str, str, str], list[RankEnd]] = {}
     blamed = {(cause.worker, cause.rank, cause.local_rank): cause for cause in diagnosis.root_causes}
     for item in diagnosis.ranks:
@@ -270,7 +270,7 @@ def _ranks(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section:
 
 
 def _nameless(group: Sequence[RankEnd], manner: Manner) -> str:
-    """Processes of which the global rank is not known."""
+    """The text for processes without a known global rank."""
     local = group[0].local_rank
     if len(group) == 1 and local is not None:
         return Message("local rank {local} on {worker}", local=local, worker=group[0].worker)
@@ -295,7 +295,7 @@ def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> 
     limit = len(groups) if manner.verbose or len(groups) <= MAX_FOLLOWED else MAX_FOLLOWED - 1
     lines = []
     for group in groups[:limit]:
-        # Of some processes only the worker may be known.
+        # For some processes only the worker may be known.
         who = crowd(group.workers, group.ranks if len(group.ranks) == group.count else (), manner)
         text = Message("{count}x {reason} ({who})", count=group.count, reason=group.reason, who=who)
         lines.append(Line((offset(group.first, base), text)))
@@ -311,7 +311,7 @@ def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section
     none = diagnosis.verdict is Verdict.NONE
     label, fold = _heading(diagnosis, base), manner.fold(1)
     if not manner.verbose and (diagnosis.earlier if none else len(diagnosis.workers) == 1):
-        return Section(label, ())  # the rest has said it
+        return Section(label, ())  # already shown above
     blamed = _blamed(diagnosis)
     order = {part: place for place, part in enumerate(_PARTS)}
 
@@ -348,7 +348,7 @@ def _blamed(diagnosis: Diagnosis) -> dict[str, Cause]:
 
 
 def _alike(items: Sequence[WorkerReport], diagnosis: Diagnosis, manner: Manner) -> list[list[WorkerReport]]:
-    """Group workers with the same message, the first of them in front; culprits are not grouped."""
+    """Groups workers with the same message, in the order of the first; culprits are not grouped."""
     groups: dict[tuple[str, str], list[WorkerReport]] = {}
     blamed = _blamed(diagnosis)
     for item in items:
@@ -392,7 +392,7 @@ def _said(item: WorkerReport, diagnosis: Diagnosis, manner: Manner) -> str:
 
 
 def _short(item: WorkerReport, manner: Manner) -> str:
-    """A victim's message in short: its kind, unless verbose."""
+    """A victim's message, shortened to its kind unless verbose."""
     if manner.verbose:
         return item.said.strip()
     found = None if item.part == "initiator" else consequence_of(item.said)
@@ -434,16 +434,16 @@ def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> Sect
     return Section(Message("earlier rounds"), tuple(lines), manner.fold(2))
 
 
-#: How long a rank had waited when it printed that it gave up.
+#: The waiting time in the message of a timeout.
 _WAITED = re.compile(r"(?:waiting|ran for|timeout after|out after|Barrier in) (\d{1,12}) ?(ms|milliseconds|seconds)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A rank that waits for its peers: in what (empty if unknown), since when and until when.
+    """A rank that waits for its peers: the operation (empty if unknown), start and end of the wait.
 
-    `until` is None if it still waited at the end of the evidence. `least`: it may have waited for longer. `frame`: the
-    place in the user's code, if a log or the recorder has it.
+    `until` is None if it still waited at the end of the evidence. `least`: it may have waited longer. `frame`: the
+    place in the user's code, if a log or the flight recorder has it.
     """
 
     rank: int | None
@@ -456,9 +456,9 @@ class Waiting:
 
 
 def waiting_ranks(workers: Sequence[WorkerEvidence], scene: Scene | None) -> list[Waiting]:
-    """Ranks that wait, by their flight recorders, by what they printed at a timeout, or by a look at them.
+    """Ranks that wait, from their flight recorders, their messages at a timeout, or an inspection.
 
-    Of each rank the first of these that has it.
+    For each rank, the first of these sources that has it.
     """
     found: dict[object, Waiting] = {}
     clocks = Clocks(workers)
@@ -468,7 +468,7 @@ def waiting_ranks(workers: Sequence[WorkerEvidence], scene: Scene | None) -> lis
 
 
 def pending_of(operation: str, number: int, group: str) -> Message:
-    """A collective that has not ended."""
+    """The text for a collective that has not ended."""
     return Message("{operation} number {number} of group {group}", operation=operation, number=number, group=group)
 
 
@@ -509,7 +509,7 @@ def _timed_out(workers: Sequence[WorkerEvidence], clocks: Clocks) -> Iterator[Wa
 def _seen(scene: Scene | None) -> Iterator[Waiting]:
     for rank in scene.ranks if scene else ():
         report = rank.report
-        # Ranks that wait for a GPU may use a CPU: there the recorder says that they wait.
+        # Ranks that wait for a GPU may use a CPU: then the flight recorder shows that they wait.
         waits = rank.waits and (rank.still or rank.pending is not None)
         if scene is None or not waits or report is None or report.started is None:
             continue

@@ -1,4 +1,4 @@
-"""Who a cause is about and what it says, in short: the parts that headline, rows and lists share."""
+"""Short texts for a cause's ranks, workers and message, shared by headline, rows and lists."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from atlctl.diagnosis.tracebacks import UNKNOWN, Frame
 from atlctl.i18n import COMMA, Message, about, joined
 from atlctl.jobs.naming import fold_names, fold_numbers
 
-#: Workers whose culprits are named one worker after the other.
+#: Most workers whose culprits are named per worker.
 _LISTED_WORKERS = 3
-#: Characters of a list of ranks, or of workers, beyond which it is counted.
+#: Most characters of a list of ranks or workers; a longer one is replaced by its count.
 _CROWD = 30
 UNNAMED = Message("a worker that these logs do not name")
 _DIGITS = re.compile(r"\d+")
 #: The folder part of a library's file name.
 _PACKAGES = re.compile(r"^.*[/\\](?:site-packages|dist-packages|python3(?:\.\d+)?)[/\\]")
-#: How torchrun's reports of an end begin.
+#: Starts of torchrun's reports of an end.
 _REPORTS = ("failed (exitcode: ", "Received ")
 _HEAD = re.compile(r"\[?[DIWEF](?:\d{3,4} \d\d:\d\d:\d\d\.\d{1,9})? [^\]\s]{1,200}:\d{1,6}\] ")
 _SOURCE = re.compile(r"\[/[^\]\s]{1,300}\.(?:cc|cpp|h):\d{1,6}\] ")
-#: In front of a message: a progress bar on the same line, what C++ prints of an uncaught exception.
+#: Text before a message: a progress bar on the same line, C++'s prefix of an uncaught exception.
 _LEAD = re.compile(r"(?:[^|]{0,80}\d%\|[^|]{0,200}\|[^\[\]]{1,40}\[[^\]]{1,60}\](?=[^ ,]))?(?:what\(\): +)?")
-#: Characters of a text that is shown whole elsewhere, and of its beginning.
+#: Most characters of a text that is shown in full elsewhere, and length of the shortened text.
 _SHORT, _BEGINNING = 120, 90
 
 
 def name_of(cause: Cause) -> str:
-    """`rank 3 (local rank 1) on worker-1`, as far as it is known; of a whole worker its name."""
+    """`rank 3 (local rank 1) on worker-1`, as far as known; for a whole worker its name."""
     process = _process(cause)
     if cause.worker is not None:
         return _on(process, cause.worker)
@@ -42,7 +42,7 @@ def name_of(cause: Cause) -> str:
 
 
 def names_of(causes: Sequence[Cause]) -> str:
-    """Several causes in one: `ranks 2-3 on worker-1, rank 9 on worker-4`."""
+    """The ranks of several causes: `ranks 2-3 on worker-1, rank 9 on worker-4`."""
     if len(causes) == 1:
         return name_of(causes[0])
     by_worker: dict[str | None, list[Cause]] = {}
@@ -57,7 +57,7 @@ def names_of(causes: Sequence[Cause]) -> str:
 
 
 def what_of(cause: Cause, manner: Manner) -> str:
-    """The first line of its message, or how it ended if it has no message."""
+    """The first line of the cause's message, or its exit code or signal if it has no message."""
     note = parse_note(cause.message.encode("utf-8", "replace"), 0) if cause.exception is None else None
     if note is not None and note.kind is NoteKind.SIGNALLED and (signal := cause.signal or note.signal):
         return Message("received {signal} from outside", signal=signal)
@@ -68,7 +68,7 @@ def what_of(cause: Cause, manner: Manner) -> str:
 
 
 def shortened(text: str, manner: Manner) -> str:
-    """The beginning of a text that is shown whole elsewhere; all of it with -v."""
+    """The start of a text that is shown in full elsewhere; the full text with -v."""
     if manner.verbose or isinstance(text, Message) or len(text) <= _SHORT:
         return text
     cut = text[:_BEGINNING]
@@ -77,7 +77,7 @@ def shortened(text: str, manner: Manner) -> str:
 
 
 def wordless(cause: Cause) -> bool:
-    """Whether the message is only torchrun's report of the end, which the words for the end say better."""
+    """Whether the message is only torchrun's report of the end, which our text for the end replaces."""
     if cause.exception is not None or cause.traceback is not None or isinstance(cause.message, Message):
         return False
     note = parse_note(cause.message.encode("utf-8", "replace"), 0)
@@ -92,7 +92,7 @@ def ranks_of(ranks: Sequence[int]) -> str:
 
 
 def crowd(workers: Sequence[str], ranks: Sequence[int], manner: Manner) -> str:
-    """Victims: `ranks 0-2 on worker-[0-1]`. Long lists are counted, unless verbose."""
+    """The text for victims: `ranks 0-2 on worker-[0-1]`. Long lists are replaced by a count, unless verbose."""
     names = workers_of(workers, manner)
     if not ranks:
         return names
@@ -103,7 +103,7 @@ def crowd(workers: Sequence[str], ranks: Sequence[int], manner: Manner) -> str:
 
 
 def workers_of(workers: Sequence[str], manner: Manner) -> str:
-    """Workers' names, folded, or their number if that would be long."""
+    """Workers' names, folded, or their number if the list would be long."""
     names = fold_names(workers)
     short = len(names) <= _CROWD or manner.verbose
     return names if short else Message("{count} workers", count=len(workers))
@@ -115,7 +115,7 @@ def shape_of(text: str) -> str:
 
 
 def in_short(text: str, manner: Manner) -> str:
-    """A line of a log without a logger's head and places in C++ sources; as it is with -v. A message stays one."""
+    """A line of a log without the logger's prefix and C++ source places; unchanged with -v. Keeps Message objects."""
     if isinstance(text, Message):
         return text
     text = text.strip()
@@ -128,7 +128,7 @@ def in_short(text: str, manner: Manner) -> str:
 
 
 def frame_text(frame: Frame) -> str:
-    """`train.py:101 in decode`; of a library its path below the folder of packages."""
+    """`train.py:101 in decode`; for a library with the path below the folder of packages."""
     path = frame.path if frame.own else _PACKAGES.sub("", frame.path)
     if frame.function == UNKNOWN:
         return f"{path}:{frame.line}"
@@ -166,7 +166,7 @@ def _processes(causes: Sequence[Cause]) -> str:
     if len(ranks) == len(causes):
         return ranks_of(ranks)
     if any(cause.rank is not None for cause in causes):
-        return ""  # some have a rank and some have none
+        return ""  # only some have a rank
     local = [cause.local_rank for cause in causes if cause.local_rank is not None]
     if len(local) > 1:
         return Message("local ranks {local}", local=fold_numbers(local))
