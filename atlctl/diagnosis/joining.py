@@ -303,7 +303,7 @@ class _Collector:
         starts = [item.line_no for item in self.log.identities if item.rank is not None]
         finals = [*(summary.line_no for summary in self.log.summaries), *(end.line_no for end in self.ends)]
         self.rounds = split_rounds(self.log.notes, self.log.moments, starts, finals, self.log.last_activity)
-        if failed := [note.line_no for note in self.log.notes if note.launcher and note.kind is NoteKind.FAILED]:
+        if failed := [note.line_no for note in self.log.notes if note.launcher and note.kind is not NoteKind.CLOSING]:
             # Other launchers do not restart processes, but a script may start the launcher again.
             again = self.log.outlived > failed[-1]
             self.rounds = Rounds((failed[-1],), final=False) if again else Rounds((_LAST,), final=True)
@@ -393,6 +393,10 @@ class _Collector:
         self._settle_by_words(number, processes)
         ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
         halves = [p for p in processes if p.rank is None and p.local_rank is not None]
+        seen = sorted(p.rank for p in processes if p.rank is not None and p.seen)
+        reported = all(p.note and p.note.launcher and (p.local_rank or 0) < len(seen) for p in halves)
+        if number not in self.base and halves and reported and seen == list(range(seen[0], seen[0] + len(seen))):
+            self._join(number, seen[0], halves)  # a launcher that names local ranks, and all ranks of its node
         count = len({p.pid for p in processes if p.pid is not None})
         if number not in self.base and halves and len(ranks) == count > 0 and ranks[-1] - ranks[0] == count - 1:
             self._join(number, ranks[0], halves)
@@ -470,7 +474,7 @@ class _Collector:
 
     def _take_note(self, note: AgentNote) -> None:
         number = self.rounds.of(note.line_no)
-        if note.kind is NoteKind.FAILED:
+        if note.kind in (NoteKind.FAILED, NoteKind.DIED):
             process = self._process(number, note.rank, note.local_rank, note.pid)
             process.note = process.note or note
         elif note.kind is NoteKind.CLOSING:

@@ -16,6 +16,7 @@ from statistics import median
 
 from atlctl.diagnosis.consequence import COLLECTIVE_MISMATCH, consequence_of
 from atlctl.diagnosis.logline import (
+    NOBODY,
     PROGRESS,
     PROGRESS_HEAD,
     Moment,
@@ -166,6 +167,7 @@ class LogReader:
         self._last: tuple[bytes, Moment | None] | None = None
         self._plain: deque[tuple[int, bytes]] = deque(maxlen=MAX_BEFORE)
         self._in_end = False
+        self._ray = RayTrain()
 
     def catch_up(self, line_no: int, lines: Sequence[bytes]) -> None:
         """Takes plain lines that were skipped; `line_no` is the number of the line after them."""
@@ -180,9 +182,11 @@ class LogReader:
     def _plain_lines(self) -> tuple[PlainLine, ...]:
         found = []
         for line_no, line in self._plain:
-            origin, text = split_origin(clean_line(split_stamp(line)[1]))
-            if text.strip():
-                found.append(PlainLine(line_no, text, origin))
+            raw = clean_line(split_stamp(line)[1])
+            origin, text = split_origin(raw)
+            speaker = origin if origin.known else self._ray.speaker(raw)
+            if text.strip() and speaker is not None:
+                found.append(PlainLine(line_no, text, speaker))
         return tuple(found)
 
     def feed(self, line_no: int, line: bytes, stamp: Moment | None = None) -> bool:
@@ -214,6 +218,8 @@ class LogReader:
             return self._summaries.open or self._traces.open_at(line_no)
         time = self._time(raw, stamp)
         origin, text = split_origin(raw)
+        speakers = self._ray.speakers(raw, origin, text)
+        origin = speakers[0] if speakers else origin
         if self._summaries.feed(raw, line_no):
             # The line that opens a summary also ends torchrun's own traceback.
             if "ChildFailedError" in raw:
@@ -243,10 +249,11 @@ class LogReader:
                 if len(before) > MAX_ENDS:
                     del before[next(iter(before))]
         if note is None or note.launcher:  # a launcher's report may be a line of a traceback, too
-            if self._traces.feed(origin, text, line_no, time):
+            taken = [self._traces.feed(speaker, text, line_no, time) for speaker in speakers]
+            if any(taken):
                 self._steps_to_outlive = _OUTLIVED
                 return True
-            if match := self._matcher.match(text):
+            if (match := self._matcher.match(text)) and speakers:
                 self._hit(SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match))
                 if consequence_of(text) is None and match.signature.role is not LineRole.NOISE:
                     self._put(line_no, line)
@@ -341,6 +348,67 @@ class LogReader:
             self._facts.hits.append(hit)
         else:
             self._last_hits.append(hit)
+
+
+#: Ray Train's controller tells which process has which rank; a line of a process has its pid, and its node's address
+#: if that is another one than the driver's.
+_RAY_RANK = re.compile(r"ip=(?P<ip>[^,\s)]{1,80}), pid=(?P<pid>\d{1,10})\) world_rank=(?P<rank>\d{1,7})")
+_RAY_LINE = re.compile(r"\([A-Za-z_]\w{0,60} pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[^)\s]{1,80}))?\)")
+#: A copy of an earlier line.
+_RAY_COPY = "x across cluster]"
+#: What is above the error of these ranks, in the error of the whole group.
+_RAY_ERROR = re.compile(r"\[Rank (?P<ranks>\d{1,7}(?:,\d{1,7}){0,1000}) Error Snippet\]:")
+_RAY_SHORTENED = "... (Output truncated."
+_RAY_GONE = "A worker health check failed"
+_CHAINED = ("During handling of the above", "The above exception was the direct")
+
+
+class RayTrain:
+    """Finds whose lines those are that Ray Train's driver prints: a process's, or copies in the controller's report."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, dict[str, int]] = {}
+        self._quoted: tuple[Origin, ...] = ()
+        self._quotes_trace = False
+        self._before = ""
+        self._cut = False
+
+    def speaker(self, raw: str) -> Origin | None:
+        """The process that printed the line; None for the controller and for copies of lines."""
+        line = _RAY_LINE.match(raw) if self._ranks else None
+        if line is None:
+            return NOBODY
+        of_pid = self._ranks.get(line["pid"], {})
+        if not of_pid or _RAY_COPY in raw:
+            return None
+        # Nodes may have equal pids; the driver's own node has no address.
+        rank = next(iter(of_pid.values())) if len(of_pid) == 1 else of_pid.get(line["ip"] or "")
+        return Origin(rank)
+
+    def speakers(self, raw: str, origin: Origin, text: str) -> Sequence[Origin]:
+        """Whose words the line has: several processes' if they are quoted together, nobody's of a report or a copy."""
+        if "world_rank=" in text and (found := _RAY_RANK.search(text)):
+            self._ranks.setdefault(found["pid"], {})[found["ip"]] = int(found["rank"])
+        if not self._ranks or origin.known:
+            return (origin,)
+        own = self.speaker(raw)
+        if _RAY_COPY in text:
+            return ()
+        if own is not None and own.known:
+            return (own,)
+        if (found := _RAY_ERROR.match(text)) or text.startswith(_RAY_GONE):
+            ranks = found["ranks"].split(",")[:64] if found else []
+            self._quoted, self._quotes_trace = tuple(Origin(int(rank)) for rank in ranks), False
+            return ()
+        shortened, self._cut = self._cut, text.startswith(_RAY_SHORTENED)
+        if shortened or self._cut:
+            return ()  # it goes on in the middle of a line
+        if text.startswith(HEADER):
+            if self._quotes_trace and not self._before.startswith(_CHAINED):
+                self._quoted = ()  # the launcher's own
+            self._quotes_trace = True
+        self._before = text if text.strip() else self._before
+        return self._quoted or (() if own is None else (origin,))
 
 
 def _begins_inside(line: bytes) -> bool:
@@ -516,6 +584,10 @@ IDENTITY_LITERALS = (
     b"global_ranks=",
     b"global_world_sizes=",
     b" nranks ",
+    b"GLOBAL_RANK: ",
+    b"world_rank=",
+    b"env:// [rank=",
+    b" Error Snippet]:",
     b"Bootstrap : Using",
     b"Bootstrap: Using",
     b", local=[",
@@ -529,6 +601,11 @@ _WORLD = re.compile(r"(?<![\w.])(?:world(?:[_ ]?size)?[=: ]{1,3}|rank \d{1,7} of
 _PID = re.compile(r"\bpid[=: ]{1,3}(\d{1,9})\b")
 _GLOBALS = re.compile(r"\bglobal_ranks=\[(\d{1,7}(?:, \d{1,7}){0,200})\]")
 _WORLDS = re.compile(r"\bglobal_world_sizes=\[(\d{1,7})")
+#: Messages of Lightning and Ray Train when a process group is made.
+_MEMBER = re.compile(
+    r"\bGLOBAL_RANK: (\d{1,7}), MEMBER: \d{1,7}/(\d{1,7})\b"
+    r"|process group for: env:// \[rank=(\d{1,7}), world_size=(\d{1,7})\]"
+)
 _NCCL = re.compile(r"NCCL INFO .{0,80}?\brank (\d{1,7}) nranks (\d{1,7}) cudaDev (\d{1,4})\b")
 #: Addresses of this side: NCCL's bootstrap, gloo's report of a failed connection.
 _OWN = re.compile(r"Bootstrap ?: Using [^\s:]{1,30}:([\d.]{7,15}|[0-9a-fA-F:]{3,45})<|, local=\[([^\]\s]{3,60})\]")
@@ -547,6 +624,11 @@ class Identity:
 
 def read_identity(text: str, line_no: int) -> list[Identity]:
     """Parse identities of processes from a line; an empty list for nearly all lines."""
+    if match := _MEMBER.search(text):
+        return [Identity(line_no, int(match[1] or match[3]), None, int(match[2] or match[4]))]
+    if match := _RAY_RANK.search(text):
+        # Local ranks of several nodes in one log would be mixed up.
+        return [Identity(line_no, int(match["rank"]), None, None, int(match["pid"]))]
     if match := _GLOBALS.search(text):
         ranks = [int(word) for word in match[1].split(", ")]
         return [Identity(line_no, rank, local, None) for local, rank in enumerate(ranks)]

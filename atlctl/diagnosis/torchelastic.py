@@ -35,6 +35,8 @@ class NoteKind(StrEnum):
 
     #: `failed (exitcode: 1) local_rank: 0 (pid: 14)`: the first failed local rank of one attempt.
     FAILED = "failed"
+    #: A launcher reports that a process is gone, without its exit code or signal.
+    DIED = "died"
     #: `Sending process 15 closing signal SIGTERM`: a *victim*, alive when the agent detected the failure.
     CLOSING = "closing"
     #: `Unable to shutdown process 15 via ..., forcefully exiting via ...SIGKILL`.
@@ -50,7 +52,7 @@ class NoteKind(StrEnum):
 
 
 #: Kinds of notes about the end of processes.
-ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED)
+ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED, NoteKind.DIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,15 @@ _LAUNCHER_NOTES = _compiled(
         NoteKind.FAILED,
         r"\bProcess (?P<rank>\d{1,7}) exit with status code (?P<code>\d{1,9})\b",
     ),
+    # Lightning's first process, of the others of its node.
+    (
+        b"Child process with PID ",
+        NoteKind.FAILED,
+        r"\[rank: (?P<local>\d+)\] Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,3})",
+    ),
+    # Ray Train: its controller, and before Ray 2.43 its trainer.
+    (b"DistributedContext(world_rank=", NoteKind.DIED, r"DistributedContext\(world_rank=(?P<rank>\d{1,7}), "),
+    (b" has failed.", NoteKind.DIED, r"\bWorker (?P<rank>\d{1,7}) has failed\.\s*$"),
     # Slurm numbers tasks as torch numbers ranks.
     (b"srun: error: ", NoteKind.FAILED, _SRUN),
 )

@@ -32,6 +32,7 @@ from atlctl.i18n import Message, about, joined, plural
 _LATE = 2.0
 _ENDS = about("diagnosis", "its log ends abruptly")
 _STUCK = Message("its own watchdog thread was stuck, {others}")
+_SILENT = Message("only this rank does not report a lost peer, and it logged nothing")
 _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
 
@@ -249,7 +250,10 @@ def _somebody_left(case: _Case) -> Diagnosis:
     places = {(item.worker, item.local_rank, item.rank) for item in left}
     unheard = case.ranks.unheard
     if len(places) == 1 and not unheard and not lost:
-        return _left_silently(case, left[0])
+        if any(_ended(item) for item in this.failures if item.worker == left[0].worker):
+            return _left_silently(case, left[0])
+        # No agent counts the processes: it may have ended in any way.
+        return _rank(case, left[0], "unknown_python_exit", joined([_SILENT, gone]), Confidence.LIKELY)
     if not places and len(unheard) == 1 and not lost:
         place = place_unheard(this, unheard[0])
         if place is not None:
@@ -264,8 +268,7 @@ def _somebody_left(case: _Case) -> Diagnosis:
         return Diagnosis(Verdict.WORKER, (cause,))
     if len(case.ended) == 1 and not left and not unheard and not lost and len(case.left) > 1:
         # It was already exiting when its agent ended it, and the log has none of its output.
-        why = Message("only this rank does not report a lost peer, and it logged nothing")
-        return _rank(case, case.ended[0], "unknown_python_exit", joined([why, gone]), Confidence.LIKELY)
+        return _rank(case, case.ended[0], "unknown_python_exit", joined([_SILENT, gone]), Confidence.LIKELY)
     return _by_address(case) or _undecided(case, left or case.ended)
 
 
