@@ -76,6 +76,8 @@ _OTHER_LITERALS = (b"torchelastic.worker.status.FAILED", b"NCCL WARN")
 END_LITERALS = (b"(exitcode: ", b" closing signal ")
 #: A log that was cut at its top may begin in the middle of a traceback.
 _FRAME = b'File "'
+#: The end of the first line of prterun's report of a signal, which it wraps.
+_WRAPPED = b" exited on"
 #: Starts of lines inside a traceback, a C++ stack or torchrun's report.
 _INSIDE = re.compile(r"\s+\S|frame #\d|<omitting python frames>|\[\d{1,4}\]:$")
 
@@ -168,6 +170,7 @@ class LogReader:
         self._plain: deque[tuple[int, bytes]] = deque(maxlen=MAX_BEFORE)
         self._in_end = False
         self._ray = RayTrain()
+        self._half = b""
 
     def catch_up(self, line_no: int, lines: Sequence[bytes]) -> None:
         """Takes plain lines that were skipped; `line_no` is the number of the line after them."""
@@ -200,12 +203,13 @@ class LogReader:
         self._fed += 1
         if self._fed == 1:
             self._traces = Traces(line_no)  # lines may be counted over several logs
-            self._facts.cut = _begins_inside(split_stamp(line)[1])
+            self._facts.cut = _begins_inside(split_stamp(line)[1][:_TEXT_LIMIT])
         if (
             not self._holds(line)
             and not (self._fed <= CUT_TOP and _FRAME in line)
             and not self._summaries.open
             and not self._traces.open_at(line_no)
+            and not self._half
         ):
             self._put(line_no, line)
             self._pass_over(line_no, line, stamp)
@@ -235,7 +239,8 @@ class LogReader:
             return self._traces.open_at(line_no)
         if text[:1] == "{" and HEADER in text:
             return self._traces.open_at(line_no)  # half an object: no traceback begins in it
-        note = parse_note(body, line_no)
+        half, self._half = self._half, body.rstrip() if body.rstrip().endswith(_WRAPPED) else b""
+        note = parse_note(half + b" " + body if half else body, line_no)
         if note is not None and note.launcher and origin.known:
             note = None  # a rank that starts processes itself
         if note is not None and len(self._facts.notes) < MAX_NOTES:
@@ -264,7 +269,7 @@ class LogReader:
                 self._put(line_no, line)
         if note is not None and note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS):
             self._traces.feed(origin, text, line_no, time)  # the last line of the agent's own traceback
-        return self._summaries.open or self._traces.open_at(line_no)
+        return bool(self._half) or self._summaries.open or self._traces.open_at(line_no)
 
     def facts(self) -> LogFacts:
         """The facts so far."""
@@ -280,6 +285,8 @@ class LogReader:
             made.hits.append(self._header)
         if made.zone is None and len(self._ahead) >= _MIN_AHEAD and max(self._ahead) - min(self._ahead) <= _MAX_SPREAD:
             made.zone, made.adrift = median(self._ahead), True
+        if world := self._ray.world:
+            made.identities.append(Identity(self._last_no, None, None, world))
         made.last_line = self._last_no
         made.tail = self._plain_lines()
         if self._last is not None:
@@ -372,6 +379,12 @@ class RayTrain:
         self._quotes_trace = False
         self._before = ""
         self._cut = False
+
+    @property
+    def world(self) -> int:
+        """The number of ranks, 0 if some are not known."""
+        ranks = {rank for of_pid in self._ranks.values() for rank in of_pid.values()}
+        return len(ranks) if ranks == set(range(len(ranks))) else 0
 
     def speaker(self, raw: str) -> Origin | None:
         """The process that printed the line; None for the controller and for copies of lines."""
@@ -585,8 +598,6 @@ IDENTITY_LITERALS = (
     b"global_world_sizes=",
     b" nranks ",
     b"GLOBAL_RANK: ",
-    b"world_rank=",
-    b"env:// [rank=",
     b" Error Snippet]:",
     b"Bootstrap : Using",
     b"Bootstrap: Using",
@@ -601,11 +612,8 @@ _WORLD = re.compile(r"(?<![\w.])(?:world(?:[_ ]?size)?[=: ]{1,3}|rank \d{1,7} of
 _PID = re.compile(r"\bpid[=: ]{1,3}(\d{1,9})\b")
 _GLOBALS = re.compile(r"\bglobal_ranks=\[(\d{1,7}(?:, \d{1,7}){0,200})\]")
 _WORLDS = re.compile(r"\bglobal_world_sizes=\[(\d{1,7})")
-#: Messages of Lightning and Ray Train when a process group is made.
-_MEMBER = re.compile(
-    r"\bGLOBAL_RANK: (\d{1,7}), MEMBER: \d{1,7}/(\d{1,7})\b"
-    r"|process group for: env:// \[rank=(\d{1,7}), world_size=(\d{1,7})\]"
-)
+#: Lightning's message when a process group is made.
+_MEMBER = re.compile(r"\bGLOBAL_RANK: (\d{1,7}), MEMBER: \d{1,7}/(\d{1,7})\b")
 _NCCL = re.compile(r"NCCL INFO .{0,80}?\brank (\d{1,7}) nranks (\d{1,7}) cudaDev (\d{1,4})\b")
 #: Addresses of this side: NCCL's bootstrap, gloo's report of a failed connection.
 _OWN = re.compile(r"Bootstrap ?: Using [^\s:]{1,30}:([\d.]{7,15}|[0-9a-fA-F:]{3,45})<|, local=\[([^\]\s]{3,60})\]")
@@ -625,7 +633,7 @@ class Identity:
 def read_identity(text: str, line_no: int) -> list[Identity]:
     """Parse identities of processes from a line; an empty list for nearly all lines."""
     if match := _MEMBER.search(text):
-        return [Identity(line_no, int(match[1] or match[3]), None, int(match[2] or match[4]))]
+        return [Identity(line_no, int(match[1]), None, int(match[2]))]
     if match := _RAY_RANK.search(text):
         # Local ranks of several nodes in one log would be mixed up.
         return [Identity(line_no, int(match["rank"]), None, None, int(match["pid"]))]

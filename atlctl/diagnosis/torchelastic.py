@@ -138,8 +138,6 @@ _SLURM = {
     "Illegal instruction": "SIGILL",
     "Floating point": "SIGFPE",
 }
-#: Signals that end a process, as numbers.
-_FATAL = (4, 6, 7, 8, 9, 11, 15)
 _SRUN = (
     rf"srun: error: [\w.-]{{1,200}}: task (?P<rank>\d{{1,7}}): "
     rf"(?:Exited with exit code (?P<code>\d{{1,9}})|(?P<how>{'|'.join(_SLURM)}))"
@@ -160,14 +158,9 @@ _LAUNCHER_NOTES = _compiled(
     ),
     # Open MPI, prterun, horovodrun. The exit code is in the line after the name.
     (
-        b" exited on",
+        b" exited on signal ",
         NoteKind.FAILED,
-        r"rank (?P<rank>\d{1,7}) with PID \d{1,10} on node \S{1,200} exited on(?: signal (?P<signal>\d{1,3})|\s*$)",
-    ),
-    # The next line, if the text is wrapped.
-    *(
-        (b"signal %d (" % number, NoteKind.FAILED, r"^signal (?P<signal>\d{1,3}) \([^)]{1,60}\)\.\s*$")
-        for number in _FATAL
+        r"process rank (?P<rank>\d{1,7}) with PID \d{1,10} on node \S{1,200} exited on signal (?P<signal>\d{1,3})",
     ),
     (b" due to process rank ", NoteKind.FAILED, r"has exited due to process rank (?P<rank>\d{1,7}) with PID "),
     (b"Process name: ", NoteKind.FAILED, r"Process name: (?:\[\S{1,200},)?(?P<rank>\d{1,7})\]?\s*$"),
@@ -185,7 +178,7 @@ _LAUNCHER_NOTES = _compiled(
         r"\[rank: (?P<local>\d+)\] Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,3})",
     ),
     # Ray Train: its controller, and before Ray 2.43 its trainer.
-    (b"DistributedContext(world_rank=", NoteKind.DIED, r"DistributedContext\(world_rank=(?P<rank>\d{1,7}), "),
+    (b", local_rank=", NoteKind.DIED, r"DistributedContext\(world_rank=(?P<rank>\d{1,7}), "),
     (b" has failed.", NoteKind.DIED, r"\bWorker (?P<rank>\d{1,7}) has failed\.\s*$"),
     # Slurm numbers tasks as torch numbers ranks.
     (b"srun: error: ", NoteKind.FAILED, _SRUN),
@@ -229,9 +222,9 @@ def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:
     found: list[AgentNote] = []
     for note in notes:
         if note.kind is NoteKind.FAILED and note.rank is None and note.local_rank is None:
-            # Only the exit code or the signal of the process that the line before names.
+            # Only the exit code of the process that the line before names.
             if found and found[-1].exit_code is None:
-                found[-1] = replace(found[-1], exit_code=note.exit_code, signal=note.signal)
+                found[-1] = replace(found[-1], exit_code=note.exit_code)
         elif note.signal in ("SIGKILL", "SIGTERM") and any(known.kind is NoteKind.FAILED for known in found):
             found.append(replace(note, kind=NoteKind.CLOSING))
         else:
@@ -553,8 +546,10 @@ MAX_ALL_ENTRIES = 8_192
 
 _ATTEMPT = re.compile(r"(.*/attempt_)(\d{1,4})(/(\d{1,4})/error\.json)")
 #: Texts that open a summary; a log cut at the top begins with a row.
-_OPENERS = ("ChildFailedError:", "Root Cause", "Failures:", "time      :", "host      :", "rank      :", " exitcode  :")
+_OPENERS = ("ChildFailedError:", "Root Cause", "Failures:", "time      :", " exitcode  :")
 SUMMARY_LITERALS = tuple(opener.encode() for opener in _OPENERS)
+#: In a row of ranks, which needs no literal beside those of lines that name local ranks.
+_RANK_ROW = "rank      :"
 
 
 class Summaries:
@@ -573,7 +568,7 @@ class Summaries:
     def feed(self, text: str, line_no: int) -> bool:
         """Takes one line without terminal codes; True if it belongs to a summary. Never raises."""
         if self._block is None:
-            if not any(opener in text for opener in _OPENERS):
+            if _RANK_ROW not in text and not any(opener in text for opener in _OPENERS):
                 return False
             self._block = _SummaryBlock(line_no, headed=False)
         if "ChildFailedError:" in text:
