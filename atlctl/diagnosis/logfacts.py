@@ -357,13 +357,13 @@ class LogReader:
             self._last_hits.append(hit)
 
 
-#: Ray Train's controller tells which process has which rank; a line of a process has its pid, and its node's address
-#: if that is another one than the driver's.
+#: Ray Train's controller prints the rank of each process; a line of a process has its pid, and its node's address if it
+#: is not the driver's.
 _RAY_RANK = re.compile(r"ip=(?P<ip>[^,\s)]{1,80}), pid=(?P<pid>\d{1,10})\) world_rank=(?P<rank>\d{1,7})")
 _RAY_LINE = re.compile(r"\([A-Za-z_]\w{0,60} pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[^)\s]{1,80}))?\)")
 #: A copy of an earlier line.
 _RAY_COPY = "x across cluster]"
-#: What is above the error of these ranks, in the error of the whole group.
+#: The heading of the error of these ranks, in the error of the whole group.
 _RAY_ERROR = re.compile(r"\[Rank (?P<ranks>\d{1,7}(?:,\d{1,7}){0,1000}) Error Snippet\]:")
 _RAY_SHORTENED = "... (Output truncated."
 _RAY_GONE = "A worker health check failed"
@@ -371,7 +371,7 @@ _CHAINED = ("During handling of the above", "The above exception was the direct"
 
 
 class RayTrain:
-    """Finds whose lines those are that Ray Train's driver prints: a process's, or copies in the controller's report."""
+    """Finds the process of each line that Ray Train's driver prints, also of errors that its reports quote."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, dict[str, int]] = {}
@@ -399,7 +399,7 @@ class RayTrain:
         return Origin(rank)
 
     def speakers(self, raw: str, origin: Origin, text: str) -> Sequence[Origin]:
-        """Whose words the line has: several processes' if they are quoted together, nobody's of a report or a copy."""
+        """The processes whose output the line is: several if they are quoted together, none for a report or a copy."""
         if "world_rank=" in text and (found := _RAY_RANK.search(text)):
             self._ranks.setdefault(found["pid"], {})[found["ip"]] = int(found["rank"])
         if not self._ranks or origin.known:
