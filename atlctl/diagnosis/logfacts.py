@@ -285,6 +285,11 @@ class LogReader:
             made.hits.append(self._header)
         if made.zone is None and len(self._ahead) >= _MIN_AHEAD and max(self._ahead) - min(self._ahead) <= _MAX_SPREAD:
             made.zone, made.adrift = median(self._ahead), True
+        reports = [note.line_no for note in self._facts.notes if note.kind is NoteKind.FAILED]
+        # An agent reports the first failed process before its summary.
+        made.cut = made.cut or (
+            bool(made.summaries) and min(reports, default=self._last_no) > made.summaries[0].line_no
+        )
         if world := self._ray.world:
             made.identities.append(Identity(self._last_no, None, None, world))
         made.last_line = self._last_no

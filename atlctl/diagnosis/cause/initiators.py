@@ -116,6 +116,9 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
         why = Message("all processes of its worker lack the same; the others were ended before they could report it")
         shared = [replace(item, category=leader.category, message=leader.message) for item in others]
         return _several(this, [leader, *shared], why, Confidence.LIKELY)
+    mute = [item for item in this.initiators if item.worker == leader.worker and item.strength is Strength.OPAQUE]
+    if mute and leader.worker in this.job.cut:
+        return undecided(this, [leader, *mute], CUT_OFF)  # the others' output, which may be the same, is above
     confidence, why = _sureness(this, leader, first, found)
     if _is_worker_fault(this, leader):
         return _worker(this, leader.worker, [leader], confidence)
@@ -170,7 +173,8 @@ def _opaque(this: Round) -> Diagnosis | None:
         return undecided(this, found, Message("they ended with exit code 1, without an error message"))
     first = first_of(this.job, found)
     lacking = first.leaders[0].worker in this.job.cut
-    if lacking and (len(found) == 1 < len(this.failures) or this.silent_workers()):
+    others = len(this.failures) + len(this.job.workers) > 2
+    if lacking and ((len(found) == 1 and others) or this.silent_workers()):
         return undecided(this, found, CUT_OFF)  # its message is lost; or it lost the worker whose log ends abruptly
     if first.tie == "clocks" and (first.margin or 0) >= _UNSURE:
         why = Message(

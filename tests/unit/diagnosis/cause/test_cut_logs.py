@@ -70,6 +70,24 @@ def test_a_process_whose_words_are_lost_is_not_the_first_beside_a_log_that_just_
     assert diagnosed(later, behind(mute, FRAME), alive).verdict is Verdict.UNDECIDED
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_summary_without_the_agents_report_before_it_lacks_its_beginning(whole: bool) -> None:
+    """Of the only process that its worker's log names the output is gone, and another worker may say more."""
+    log = Log(0).start().ended(2, 0, closed=(1,))
+    if not whole:
+        del log.lines[: next(at for at, line in enumerate(log.lines) if "FAILED" in line)]
+    assert log.facts().cut is not whole
+    assert diagnosed(log, Log(1).start().closing(3, 0, 1)).verdict is (Verdict.RANK if whole else Verdict.UNDECIDED)
+
+
+def test_of_a_worker_whose_log_is_cut_one_process_is_not_blamed_beside_another_whose_output_is_lost() -> None:
+    """Both may have failed in the same way: a full disk, an old image."""
+    log = Log(1).start().trace(1, 0, OWN).failed(2, 0).summary(2.1, (0, 1, ""), (1, 1, ""))
+    assert culprit(diagnosed(log, victim(0, of=1)))[:3] == ("rank", "worker-1", 0)
+    found = diagnosed(behind(log, FRAME), victim(0, of=1))
+    assert candidates(found) == [("worker-1", 0), ("worker-1", 1)]
+
+
 def test_an_abort_without_a_word_is_no_answer_if_another_ones_words_are_lost() -> None:
     """Interpreters abort on their way out of a failure, too."""
     aborted = Log(0).start().ended(3, 0, -6, closed=(1,))
