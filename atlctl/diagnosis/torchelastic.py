@@ -447,7 +447,8 @@ class _SummaryBlock:
     def summary(self) -> Summary | None:
         """The summary so far; None if it is empty."""
         drafts = [draft for draft in self._drafts if draft.rows]
-        if not drafts:
+        # A `rank` row alone is not the rest of a summary that was cut: other rows follow it there.
+        if not drafts or (self._learn is _LEARN and all(draft.rows.keys() == {"rank"} for draft in drafts)):
             return None
         root = next((number for number, draft in enumerate(drafts) if draft is self._root), None)
         entries = tuple(draft.entry() for draft in drafts)

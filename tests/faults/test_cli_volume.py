@@ -106,7 +106,7 @@ def test_a_reader_that_sleeps_holds_up_neither_stderr_nor_ctrl_c(jobs: Registry)
 
     script = "yes | head -c 50000000; echo late >&2"
     with jobs.popen("exec", "-j", "four", "-w", "0", "--", "sh", "-c", script, stdout=-1, stderr=-1) as run:
-        while not jobs.running("head -c 50000000"):
+        while not any(process.command.startswith("head -c") for process in jobs.running("head -c 50000000")):
             time.sleep(0.05)
         time.sleep(0.3)
         begun = time.monotonic()
