@@ -57,8 +57,8 @@ def _states(found: Sequence[Job] | Sequence[Worker], streams: Streams) -> tuple[
             notes.setdefault(one.state, []).append((one.name, one.reason))
     return cells, [
         Toned(joined(parts, COLON), say.STATE_TONES[state], state.label)
-        for state, reasons in notes.items()
-        for why, names in names_by_reason(reasons).items()
+        for state, reasons in ((state, names_by_reason(pairs)) for state, pairs in notes.items())
+        for why, names in reasons.items()
         if (parts := (state.label, *((fold_names(names),) if len(reasons) > 1 else ()), why))
     ]
 

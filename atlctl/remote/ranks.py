@@ -25,6 +25,9 @@ _MARKS = (b"ATLCTL_STATE_DIR", b"ATLCTL_JOB", b"ATLCTL_WORKER")
 _LAUNCHED = (b"WORLD_SIZE", b"MASTER_ADDR", b"TORCHELASTIC_RUN_ID")
 _MODULES = (b"torch.distributed.run", b"torch.distributed.launch")
 
+#: Variables with the address of the first worker; torchrun's own come first.
+MASTERS = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "MASTER_ADDR")
+
 
 def rank_of(environ: Mapping[bytes, bytes]) -> int | None:
     """The global rank of a process with these environment variables; None if it is not a training rank.
@@ -35,6 +38,14 @@ def rank_of(environ: Mapping[bytes, bytes]) -> int | None:
     rank, local = environ.get(b"RANK", b""), environ.get(b"LOCAL_RANK", b"")
     known = rank.isdigit() and local.isdigit() and len(rank) < 8
     return int(rank) if known and any(name in environ for name in _LAUNCHED) else None
+
+
+def masters(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Those of `MASTERS` that are set, each with its host."""
+    found = {name: environ.get(name, "") for name in MASTERS}
+    endpoint = found["PET_RDZV_ENDPOINT"]
+    found["PET_RDZV_ENDPOINT"] = endpoint.rpartition(":")[0] or endpoint
+    return [(name, host.strip("[]")) for name, host in found.items() if host]
 
 
 def read_each(paths: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:

@@ -12,7 +12,7 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -262,9 +262,9 @@ def labels(facts: Facts) -> dict[str, str]:
         "Python": _first(facts.get("python"), 2),
         _KERNEL: _first(facts.get("kernel"), 1),
         _MACHINE: facts.get("machine"),
-        "memlock": _limit(facts.get("memlock")),
-        _FILES: _count(facts.get("nofile")),
-        _CPUS: _usable(facts.get("cpus")),
+        "memlock": _limit(facts.get("memlock"), size),
+        _FILES: _limit(facts.get("nofile"), str),
+        _CPUS: _figure(_usable(facts)),
         GPUS: _gpu_kinds(facts),
         _TOPOLOGY: _topology(facts),
     }
@@ -403,19 +403,16 @@ def _topology(facts: Facts) -> str | None:
     return ", ".join(f"{kind} x {count}" for kind, count in sorted(pairs.items())) if isinstance(pairs, dict) else None
 
 
-def _limit(value: Any) -> str | None:
+def _limit(value: Any, shown: Callable[[int], str]) -> str | None:
     if not isinstance(value, int):
         return None
-    return Message("no limit") if value < 0 or value >= 1 << 62 else size(value)
+    return Message("no limit") if value < 0 or value >= 1 << 62 else shown(value)
 
 
-def _count(value: Any) -> str | None:
-    return None if not isinstance(value, int) else Message("no limit") if value < 0 else str(value)
-
-
-def _usable(cpus: Any) -> str | None:
+def _usable(facts: Facts) -> Any:
     """The number of CPUs that a worker may use: its limit, else the CPUs that it may run on."""
-    return _figure(cpus.get("quota") or cpus.get("allowed")) if isinstance(cpus, dict) else None
+    cpus = facts.get("cpus")
+    return cpus.get("quota") or cpus.get("allowed") if isinstance(cpus, dict) else None
 
 
 def _figure(value: Any) -> str | None:
@@ -504,7 +501,7 @@ def summary(facts: Facts) -> dict[str, Any]:
     if isinstance(memory, dict):
         found["memory_room"] = memory.get("room")
     if isinstance(cpus, dict):
-        found["cpus"] = cpus.get("quota") or cpus.get("allowed")
+        found["cpus"] = _usable(facts)
         found["cpu_busy"] = cpus.get("busy")
     return found
 

@@ -19,14 +19,13 @@ from functools import cached_property
 from atlctl.backends.hosts.hostfile import MAX_HOSTS, Host, checked, parse, too_many
 from atlctl.i18n import Message, joined, plural
 from atlctl.jobs.errors import UsageError, not_regular, too_large
+from atlctl.remote.ranks import MASTERS, masters
 
 _MPI_FILE = "/etc/mpi/hostfile"
 _MPI_VARIABLE = "OMPI_MCA_orte_default_hostfile"
 _VOLCANO_FOLDER = "/etc/volcano"
 _VOLCANO_FILE = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.host")
 _VOLCANO_VARIABLE = re.compile(r"VC_([A-Z0-9][A-Z0-9_]{0,62})_HOSTS")
-#: The address of the first worker; the variable that holds the container's own value comes first.
-_ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "MASTER_ADDR")
 #: A launcher set these for one of its processes: RANK and WORLD_SIZE count processes there.
 _TRAINER = (
     "LOCAL_RANK",
@@ -168,7 +167,7 @@ def surroundings(environ: Mapping[str, str], root: str = "/") -> Mapping[str, st
 
 
 def _speaks(environ: Mapping[str, str]) -> bool:
-    known = (*_ADDRESSES, _MPI_VARIABLE, "LWS_LEADER_ADDRESS")
+    known = (*MASTERS, _MPI_VARIABLE, "LWS_LEADER_ADDRESS")
     return any(name in environ for name in known) or any(map(_VOLCANO_VARIABLE.fullmatch, environ))
 
 
@@ -291,10 +290,7 @@ def _pattern(seen: _Seen) -> Found | None:
     if seen.count is None or "LWS_LEADER_ADDRESS" in seen.environ:
         return None
     count, said = seen.count
-    for variable in _ADDRESSES:
-        first = seen.environ.get(variable, "")
-        if variable == "PET_RDZV_ENDPOINT":
-            first = first.partition(":")[0]
+    for variable, first in masters(seen.environ):
         if first in ("localhost", "127.0.0.1") and seen.hostname.endswith("-master-0"):
             first = seen.hostname  # an old training-operator names the master this way
         names = _named_after(first, count, seen.hostname) if _is_name(first) else None

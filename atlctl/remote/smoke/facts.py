@@ -12,7 +12,7 @@ import threading
 import time
 
 from atlctl.remote import cgroups, proc
-from atlctl.remote.ranks import Finder, read_each
+from atlctl.remote.ranks import Finder, masters, read_each
 from atlctl.remote.sentences import Sentence
 
 from . import children, wire
@@ -66,13 +66,15 @@ def facts(say: Say, request: dict[str, Any]) -> None:
     cards = _Later(_cards) if proc.names(_INFINIBAND) else None
     ranks = _Later(_ranks) if request.get("processes") else None
     found = collect()
+    master = next((host for _, host in masters(found["place"])), "")
+    meeting = _Later(lambda: _addresses(master)) if master else None
     if ranks is not None:
         found["ranks"], found["ranks_problem"] = ranks.result(_PROCESS_SECONDS + 2, [])
     if cards is not None:
         found["rdma"], found["rdma_problem"] = cards.result(_CARD_SECONDS + 2, [])
     found["name"], found["name_problem"] = name.result(_NAME_SECONDS, [])
-    if master := master_name(found["place"]):
-        addresses, problem = _Later(lambda: _addresses(master)).result(_NAME_SECONDS, [])
+    if meeting is not None:
+        addresses, problem = meeting.result(_NAME_SECONDS, [])
         found["master"] = {"name": master, "addresses": addresses, "problem": problem}
     say(ev="facts", end=True, **found)
 
@@ -218,13 +220,6 @@ def _environment(root: str) -> Mapping[str, str]:
 def _chosen(pattern: re.Pattern[str], environ: Mapping[str, str]) -> dict[str, str]:
     chosen = {n: v[:_VALUE] for n, v in environ.items() if pattern.fullmatch(n) and not _SECRET.search(n)}
     return dict(sorted(chosen.items())[:256])
-
-
-def master_name(place: Mapping[str, str]) -> str:
-    """The host name at which the workers meet, as torchrun reads it; empty if there is none."""
-    endpoint = place.get("PET_RDZV_ENDPOINT", "")
-    named = place.get("PET_MASTER_ADDR") or endpoint.rpartition(":")[0] or endpoint
-    return (named or place.get("MASTER_ADDR", "")).strip("[]")
 
 
 def _addresses(host: str) -> tuple[list[str], str]:
