@@ -33,7 +33,7 @@ VERDICT = 5.0
 PEAK_MB = 150.0
 _NUMBERED = re.compile(rb"\S+ w(\d+) (\d{9}) x*")
 FAILURE = """Traceback (most recent call last):
-  File "/work/train.py", line 42, in <module>
+  File "/jobs/train.py", line 42, in <module>
     raise ValueError("shard 7 is damaged")
 ValueError: shard 7 is damaged
 E1122 04:00:00.000000 17 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 \

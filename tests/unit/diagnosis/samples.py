@@ -19,7 +19,7 @@ NO_FILE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/erro
 STACK = """Traceback (most recent call last):
   File "/opt/venv/lib/python3.11/site-packages/torch/distributed/elastic/x.py", line 367, in wrapper
     return f(*args, **kwargs)
-  File "/work/train.py", line 20, in main
+  File "/jobs/train.py", line 20, in main
     step()
 ValueError: bad magic in shard 3
 """

@@ -86,8 +86,8 @@ def test_lines_before_the_first_are_none() -> None:
 
 CRASH = [
     "Fatal Python error: Segmentation fault", "", "Thread 0x00007f65fe3d1b70 (most recent call first):",
-    '  File "/work/loop.py", line 1 in run', "", "Current thread 0x00007f65fe3d1b80 (most recent call first):",
-    '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in cast', '  File "/work/train.py", line 70 in main',
+    '  File "/jobs/loop.py", line 1 in run', "", "Current thread 0x00007f65fe3d1b80 (most recent call first):",
+    '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in cast', '  File "/jobs/train.py", line 70 in main',
 ]  # fmt: skip
 
 

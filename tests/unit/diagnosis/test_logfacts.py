@@ -76,7 +76,7 @@ def test_notes_traces_and_hits_of_one_failure():
     lines = [
         "2026-11-20T17:45:04.5Z step 3/9",
         "2026-11-20T17:45:05.1Z [rank1]: Traceback (most recent call last):",
-        '2026-11-20T17:45:05.1Z [rank1]:   File "/work/train.py", line 3, in main',
+        '2026-11-20T17:45:05.1Z [rank1]:   File "/jobs/train.py", line 3, in main',
         f"2026-11-20T17:45:05.1Z [rank1]: {OUT}",
         "2026-11-20T17:45:05.2Z E1120 17:45:05.200000 1 x.py:1] failed (exitcode: 1) local_rank: 1 (pid: 14) of binary",
         f"2026-11-20T17:45:05.3Z {XID}",

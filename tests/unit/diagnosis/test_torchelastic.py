@@ -49,7 +49,7 @@ def test_all_rows_of_a_block():
     assert root.time == 1795196705
     assert root.traceback == STACK.rstrip()
     assert (root.exception, root.message_last_line) == ("ValueError", "ValueError: bad magic in shard 3")
-    assert str(root.frame) == 'File "/work/train.py", line 20, in main'
+    assert str(root.frame) == 'File "/jobs/train.py", line 20, in main'
 
 
 @pytest.mark.parametrize("tail", ["", " ", "  (SIGKILL)"])
@@ -335,7 +335,7 @@ def test_torchs_own_form():
         "ValueError",
         1763660699,
     )
-    assert (record.traceback, record.frame.path, record.exit_code) == (STACK.rstrip(), "/work/train.py", None)
+    assert (record.traceback, record.frame.path, record.exit_code) == (STACK.rstrip(), "/jobs/train.py", None)
 
 
 def test_torchruns_copy_has_an_exit_code():

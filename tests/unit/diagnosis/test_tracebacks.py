@@ -11,14 +11,14 @@ from atlctl.diagnosis.tracebacks import (
 )
 
 CHAINED = """Traceback (most recent call last):
-  File "/work/a.py", line 1, in load
+  File "/jobs/a.py", line 1, in load
     raise KeyError("lr")
 KeyError: 'lr'
 
 The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
-  File "/work/b.py", line 2, in main
+  File "/jobs/b.py", line 2, in main
     load()
 mylib.errors.BadConfig: cannot load:
   - lr missing
@@ -32,10 +32,10 @@ def test_the_last_exception_of_a_chain_and_the_first_line_of_its_message():
 def test_the_original_traceback_of_a_data_loader_is_part_of_the_message():
     lines = [
         "Traceback (most recent call last):",
-        '  File "/work/t.py", line 3, in main',
+        '  File "/jobs/t.py", line 3, in main',
         "IndexError: Caught IndexError in DataLoader worker process 0.",
         "Original Traceback (most recent call last):",
-        '  File "/work/d.py", line 9, in __getitem__',
+        '  File "/jobs/d.py", line 9, in __getitem__',
         "IndexError: list index out of range",
     ]
     assert read_exception(lines)[0] == "IndexError: Caught IndexError in DataLoader worker process 0."
@@ -65,7 +65,7 @@ def test_lines_that_are_no_exception(line):
 
 def test_the_users_frame_is_the_last_outside_of_packages_and_the_standard_library():
     lines = [
-        '  File "/work/train.py", line 1, in <module>',
+        '  File "/jobs/train.py", line 1, in <module>',
         '  File "data.py", line 2, in read',
         '  File "/usr/lib/python3.11/json/__init__.py", line 3, in loads',
         '  File "/opt/venv/lib/python3.11/site-packages/torch/nn.py", line 4, in forward',
@@ -95,8 +95,8 @@ def test_the_line_behind_a_tracebacks_frames(line, name):
 
 
 def test_a_frame_without_a_function_is_a_syntax_errors():
-    found = frame_of('  File "/work/x.py", line 9')
-    assert found == Frame("/work/x.py", 9, "<unknown>")
+    found = frame_of('  File "/jobs/x.py", line 9')
+    assert found == Frame("/jobs/x.py", 9, "<unknown>")
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_a_frame_in_a_box_that_is_not_the_users():
 @pytest.mark.parametrize(
     "line",
     [
-        "/work/train.py:171 in main", "│ ❱ 171 │   step()  │", "│ │ note = 'a.py:3 in f' │ │",
-        "│   /work/a.py:1 in f │", "│ /work/train.py in main │", "│ /work/train.py:171 in main of it │",
-        "│ /work/train.py:x in main │", "│",
+        "/jobs/train.py:171 in main", "│ ❱ 171 │   step()  │", "│ │ note = 'a.py:3 in f' │ │",
+        "│   /jobs/a.py:1 in f │", "│ /jobs/train.py in main │", "│ /jobs/train.py:171 in main of it │",
+        "│ /jobs/train.py:x in main │", "│",
     ],
 )  # fmt: skip
 def test_lines_of_a_box_that_are_no_frame(line):

@@ -9,14 +9,14 @@ from atlctl.diagnosis.tracebacks import Trace, Traces, read_chain
 from tests.unit.diagnosis.samples import PEER_GONE, STACK, block, entry, matcher, parse
 
 HEAD = "Traceback (most recent call last):"
-FRAME = '  File "/work/train.py", line 20, in main'
+FRAME = '  File "/jobs/train.py", line 20, in main'
 PACKAGE = '  File "/opt/venv/lib/python3.11/site-packages/torch/nn/functional.py", line 1, in linear'
 DURING = "During handling of the above exception, another exception occurred:"
 CAUSE = "The above exception was the direct cause of the following exception:"
 CHAIN = [
-    HEAD, '  File "/work/a.py", line 3, in load', "    open(path)", "KeyError: 'lr'",
+    HEAD, '  File "/jobs/a.py", line 3, in load', "    open(path)", "KeyError: 'lr'",
     "", DURING, "",
-    HEAD, '  File "/work/b.py", line 9, in read', "mylib.BadConfig: no lr", "see the manual",
+    HEAD, '  File "/jobs/b.py", line 9, in read', "mylib.BadConfig: no lr", "see the manual",
     "", CAUSE, "",
     HEAD, FRAME, "    step()", "RuntimeError: cannot start",
 ]  # fmt: skip
@@ -44,9 +44,9 @@ def prefixed(prefix: str, lines: list[str]) -> list[str]:
 def test_a_chain_in_every_stream(prefix, stamp):
     found = one([*BEFORE, *(stamp + line for line in prefixed(prefix, CHAIN))])
     assert shape(found) == [
-        ("KeyError", "KeyError: 'lr'", "/work/a.py"),
-        ("mylib.BadConfig", "mylib.BadConfig: no lr", "/work/b.py"),
-        ("RuntimeError", "RuntimeError: cannot start", "/work/train.py"),
+        ("KeyError", "KeyError: 'lr'", "/jobs/a.py"),
+        ("mylib.BadConfig", "mylib.BadConfig: no lr", "/jobs/b.py"),
+        ("RuntimeError", "RuntimeError: cannot start", "/jobs/train.py"),
     ]
     assert found.chain[1].detail == ("see the manual",)
     assert found.line_no == len(BEFORE) + 1
@@ -90,11 +90,11 @@ def test_a_log_line_ends_a_message():
 def test_a_loader_process_is_part_of_the_message(prefix):
     lines = [
         HEAD, FRAME, "IndexError: Caught IndexError in DataLoader worker process 0.",
-        "Original Traceback (most recent call last):", PACKAGE, '  File "/work/data.py", line 9, in __getitem__',
+        "Original Traceback (most recent call last):", PACKAGE, '  File "/jobs/data.py", line 9, in __getitem__',
         "    return self.rows[i]", "IndexError: list index out of range", "",
     ]  # fmt: skip
     found = one([*BEFORE, *prefixed(prefix, lines)])
-    assert shape(found) == [("IndexError", lines[2], "/work/train.py")]
+    assert shape(found) == [("IndexError", lines[2], "/jobs/train.py")]
     assert "IndexError: list index out of range" in found.last.text
 
 
@@ -133,16 +133,16 @@ def test_an_exception_that_python_ignored_does_not_end_its_process(announced):
 def test_of_an_exception_group_its_first_exception_counts(prefix):
     lines = [
         "  + Exception Group Traceback (most recent call last):",
-        '  |   File "/work/train.py", line 9, in <module>',
+        '  |   File "/jobs/train.py", line 9, in <module>',
         "  |     asyncio.run(main())",
         "  | ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)",
         "  +-+---------------- 1 ----------------",
         "    | Exception Group Traceback (most recent call last):",
-        '    |   File "/work/train.py", line 12, in stage',
+        '    |   File "/jobs/train.py", line 12, in stage',
         "    | ExceptionGroup: stage (1 sub-exception)",
         "    +-+---------------- 1 ----------------",
         "      | Traceback (most recent call last):",
-        '      |   File "/work/shards.py", line 20, in load',
+        '      |   File "/jobs/shards.py", line 20, in load',
         "      |     read()",
         "      | ValueError: bad magic in shard 3",
         "      +------------------------------------",
@@ -151,7 +151,7 @@ def test_of_an_exception_group_its_first_exception_counts(prefix):
         "    +------------------------------------",
     ]
     found = one([*BEFORE, *(prefix + line for line in lines)])
-    assert shape(found) == [("ValueError", "ValueError: bad magic in shard 3", "/work/shards.py")]
+    assert shape(found) == [("ValueError", "ValueError: bad magic in shard 3", "/jobs/shards.py")]
     assert not found.logged
 
 
@@ -168,8 +168,8 @@ def test_a_line_in_any_script_is_no_exception(message):
 
 
 def test_a_frame_that_loguru_marks_is_a_frame():
-    lines = [HEAD, "", '> File "/work/train.py", line 20, in main', "    step(x)", "    │    └ 3", "ValueError: x"]
-    assert shape(one([*BEFORE, *lines])) == [("ValueError", "ValueError: x", "/work/train.py")]
+    lines = [HEAD, "", '> File "/jobs/train.py", line 20, in main', "    step(x)", "    │    └ 3", "ValueError: x"]
+    assert shape(one([*BEFORE, *lines])) == [("ValueError", "ValueError: x", "/jobs/train.py")]
 
 
 def test_a_wrappers_report_of_a_failed_launcher_is_the_launchers():
@@ -225,7 +225,7 @@ def test_the_function_of_torch_distributed_and_the_users_frame():
 
 @pytest.mark.parametrize("kept", range(1, 6))
 def test_a_log_that_was_cut_at_its_top(kept):
-    lines = [HEAD, FRAME, "    step()", '  File "/work/data.py", line 8, in read', "    open(path)", "ValueError: x"]
+    lines = [HEAD, FRAME, "    step()", '  File "/jobs/data.py", line 8, in read', "    open(path)", "ValueError: x"]
     found = parse([*lines[len(lines) - kept :], "", *BEFORE]).traces
     assert all(item.last.message == "ValueError: x" for item in found)
     assert len(found) == (1 if kept >= 3 else 0)  # without frames, a line that looks like an exception proves nothing
@@ -249,10 +249,10 @@ def test_exceptions_without_a_message(line, name):
 
 
 def test_a_syntax_error_points_into_its_file():
-    lines = [HEAD, FRAME, "    import data", '  File "/work/data.py", line 9', "    def f(:", "          ^"]
+    lines = [HEAD, FRAME, "    import data", '  File "/jobs/data.py", line 9', "    def f(:", "          ^"]
     found = one([*BEFORE, *lines, "SyntaxError: invalid syntax"])
     assert found.last.frame is not None
-    assert (found.last.frame.path, found.last.frame.line) == ("/work/data.py", 9)
+    assert (found.last.frame.path, found.last.frame.line) == ("/jobs/data.py", 9)
 
 
 def test_a_traceback_without_an_end_is_none_and_the_next_is_read():
@@ -330,19 +330,19 @@ def box(*frames: str, ascii_only: bool = False, indent: str = "") -> list[str]:
     return [indent + line for line in lines]
 
 
-BOX = box("/work/train.py:171 in <module>", "/work/data.py:38 in read_header")
-BOXES = [*box("/work/data.py:9 in read"), "KeyError: 'lr'", "", CAUSE, "", *BOX, *FOLDED]
+BOX = box("/jobs/train.py:171 in <module>", "/jobs/data.py:38 in read_header")
+BOXES = [*box("/jobs/data.py:9 in read"), "KeyError: 'lr'", "", CAUSE, "", *BOX, *FOLDED]
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[default1]:", "stderr: "])
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_a_box_of_rich(prefix, ascii_only):
     lines = [
-        *box("/work/train.py:171 in <module>", "/work/data.py:38 in read", ascii_only=ascii_only),
+        *box("/jobs/train.py:171 in <module>", "/jobs/data.py:38 in read", ascii_only=ascii_only),
         "KeyError: 'lr'",
     ]
     found = one([*BEFORE, *(prefix + line for line in lines)])
-    assert shape(found) == [("KeyError", "KeyError: 'lr'", "/work/data.py")]
+    assert shape(found) == [("KeyError", "KeyError: 'lr'", "/jobs/data.py")]
     assert found.last.frame is not None
     assert (found.last.frame.line, found.last.frame.function) == (38, "read")
     assert (found.line_no, found.last.line_no) == (len(BEFORE) + 1, len(BEFORE) + len(lines))
@@ -355,16 +355,16 @@ def test_a_box_of_rich(prefix, ascii_only):
 def test_a_chain_of_boxes_with_a_folded_message(prefix):
     found = one([*BEFORE, *(prefix + line for line in BOXES)])
     assert shape(found) == [
-        ("KeyError", "KeyError: 'lr'", "/work/data.py"),
-        ("ValueError", "".join(FOLDED), "/work/data.py"),
+        ("KeyError", "KeyError: 'lr'", "/jobs/data.py"),
+        ("ValueError", "".join(FOLDED), "/jobs/data.py"),
     ]
 
 
 def test_a_long_box_is_not_given_up():
-    frames = [f"/work/train.py:{n} in f{n}" for n in range(1, 30)]
+    frames = [f"/jobs/train.py:{n} in f{n}" for n in range(1, 30)]
     lines = box(*frames)
     assert len(lines) > 200
-    assert shape(one([*BEFORE, *lines, "ValueError: x"])) == [("ValueError", "ValueError: x", "/work/train.py")]
+    assert shape(one([*BEFORE, *lines, "ValueError: x"])) == [("ValueError", "ValueError: x", "/jobs/train.py")]
 
 
 def test_boxes_of_ranks_that_print_at_once():
@@ -387,28 +387,28 @@ def test_a_message_without_a_box_is_not_folded():
 
 def test_frames_in_packages_are_not_the_users_in_a_box_either():
     lines = box(
-        "/work/train.py:171 in main", "/opt/venv/lib/python3.11/site-packages/torch/nn/functional.py:9 in linear"
+        "/jobs/train.py:171 in main", "/opt/venv/lib/python3.11/site-packages/torch/nn/functional.py:9 in linear"
     )
     found = one([*BEFORE, *lines, "RuntimeError: shapes"])
-    assert str(found.last.frame) == 'File "/work/train.py", line 171, in main'
+    assert str(found.last.frame) == 'File "/jobs/train.py", line 171, in main'
 
 
 def test_a_box_says_in_which_function_of_torch_it_was():
     path = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-    found = one([*BEFORE, *box("/work/train.py:171 in main", f"{path}:3252 in all_reduce"), PEER_GONE])
-    assert (found.last.operation, str(found.last.frame)) == ("all_reduce", 'File "/work/train.py", line 171, in main')
+    found = one([*BEFORE, *box("/jobs/train.py:171 in main", f"{path}:3252 in all_reduce"), PEER_GONE])
+    assert (found.last.operation, str(found.last.frame)) == ("all_reduce", 'File "/jobs/train.py", line 171, in main')
 
 
 def test_a_box_of_the_agent():
     path = "/o/site-packages/torch/distributed/elastic/rendezvous/api.py"
-    assert one([*BEFORE, *box("/work/x.py:1 in main", f"{path}:3 in f"), "ValueError: x"]).agent
+    assert one([*BEFORE, *box("/jobs/x.py:1 in main", f"{path}:3 in f"), "ValueError: x"]).agent
 
 
 @pytest.mark.parametrize("kept", [1, 5, len(BOX)])
 def test_a_box_that_is_cut_off_is_none_and_the_next_traceback_is_read(kept):
     assert parse([*BEFORE, *BOX[:kept]]).traces == []
     found = one([*BEFORE, *BOX[:kept], HEAD, FRAME, "KeyError: 1", "its own detail"])
-    assert shape(found) == [("KeyError", "KeyError: 1", "/work/train.py")]
+    assert shape(found) == [("KeyError", "KeyError: 1", "/jobs/train.py")]
     assert found.last.detail == ("its own detail",)
 
 
@@ -465,7 +465,7 @@ def test_code_that_was_not_printed_and_marks_below_code():
 
 
 def test_the_innermost_frames_are_kept_and_the_others_counted():
-    deep = [line for n in range(100) for line in (f'  File "/work/a.py", line {n + 1}, in f', f"    f({n})")]
+    deep = [line for n in range(100) for line in (f'  File "/jobs/a.py", line {n + 1}, in f', f"    f({n})")]
     found = one([*BEFORE, HEAD, *deep, "ValueError: x"])
     assert (len(found.last.frames), found.last.omitted) == (tracebacks.MAX_FRAMES, 100 - tracebacks.MAX_FRAMES)
     assert sources(found)[-1] == ("a.py", 100, "f(99)")
@@ -479,18 +479,18 @@ def test_equal_frames_of_ranks_are_one_object():
 def test_frames_of_a_loader_s_child_take_the_place_of_the_parent_s():
     child = [
         "ValueError: Caught ValueError in DataLoader worker process 0.", f"Original {HEAD}", PACKAGE, "    fetch()",
-        '  File "/work/data.py", line 7, in __getitem__', "    raise ValueError(n)", "ValueError: bad sample",
+        '  File "/jobs/data.py", line 7, in __getitem__', "    raise ValueError(n)", "ValueError: bad sample",
     ]  # fmt: skip
     found = one([*BEFORE, *prefixed("[rank3]: ", [HEAD, FRAME, "    for x in loader:", *child])])
     assert sources(found) == [("functional.py", 1, "fetch()"), ("data.py", 7, "raise ValueError(n)")]
     assert found.last.frame is not None
-    assert found.last.frame.path == "/work/train.py"
+    assert found.last.frame.path == "/jobs/train.py"
 
 
 def test_the_code_in_a_box():
     found = one([
         *BEFORE, "╭───────────── Traceback (most recent call last) ─────────────╮",
-        "│ /work/train.py:171 in main                                  │",
+        "│ /jobs/train.py:171 in main                                  │",
         "│                                                             │",
         "│   170 │   x = 1                                             │",
         "│ ❱ 171 │   │   step(x)                                       │",

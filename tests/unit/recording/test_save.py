@@ -84,7 +84,7 @@ def kept(folder: Path, source: Source, job: Job, **more: Any) -> SavedEvidence:
 TRACEBACK = [
     b"epoch 1",
     b"[rank1]: Traceback (most recent call last):",
-    b'[rank1]:   File "/work/train.py", line 7, in <module>',
+    b'[rank1]:   File "/jobs/train.py", line 7, in <module>',
     b"[rank1]:     main()",
     b"[rank1]: ValueError: shard 17 is damaged",
 ]
