@@ -15,6 +15,7 @@ from math import inf
 from typing import Literal
 
 from atlctl.diagnosis.flightrecorder import FlightDump, MissedCollective, missing_ranks
+from atlctl.diagnosis.launches import NOTHING, LaunchCounts, Lag, counted
 from atlctl.diagnosis.rankreport import (
     RankReport,
     StackPlace,
@@ -26,7 +27,7 @@ from atlctl.diagnosis.rankreport import (
 )
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Traceback, Verdict
 from atlctl.diagnosis.tracebacks import Frame
-from atlctl.i18n import Message, joined
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.naming import fold_names
 
 #: A larger world size is not plausible.
@@ -47,6 +48,9 @@ class What(Message, ReprEnum):
     STOPPED = Message("stopped")
     STARVED = Message("starved")
     GONE = Message("gone")
+    UNREACHABLE = Message("unreachable")
+    DEVICE = Message("blocked on its GPU")
+    DIVERGED = Message("in another operation")
     STARTING = Message("starting")
     COLLECTIVE = Message("waiting in a collective")
     WORKING = Message("working")
@@ -54,10 +58,10 @@ class What(Message, ReprEnum):
 
 
 #: Verdicts on a rank that others may wait for, if they do not depend on other ranks.
-ABSOLUTE = frozenset({What.STOPPED, What.STARVED, What.GONE})
+ABSOLUTE = frozenset({What.STOPPED, What.STARVED, What.GONE, What.UNREACHABLE})
 #: Verdicts that the other ranks do not change.
 _FINAL = ABSOLUTE | {What.STARTING}
-CULPRIT = ABSOLUTE | {What.HUNG, What.IO}
+CULPRIT = ABSOLUTE | {What.HUNG, What.IO, What.DEVICE, What.DIVERGED}
 
 
 class Sign(StrEnum):
@@ -93,10 +97,12 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """`pending` by rank; `missing` is the collective at which the ranks diverged, `absent` the ranks not in it."""
+    """The collectives of all ranks. `pending` by rank; `missing` is the collective at which the ranks
+    diverged, by their flight recorders, `absent` the ranks not in it; `counted` is NCCL's count."""
 
     pending: Mapping[int, Pending]
     missing: MissedCollective | None = None
+    counted: LaunchCounts = NOTHING
 
     @property
     def absent(self) -> frozenset[int]:
@@ -108,7 +114,8 @@ class Judged:
     """One rank. `why`: the evidence. `waits`: it is in an operation that other ranks must join.
 
     `still`: its main thread did not move. `pending`: the collective it waits in, if its flight recorder shows it.
-    `report` is None if no process has the rank, `worker` if its place is unknown.
+    `lag`: the collectives that it has launched, if NCCL counted fewer than of others; `proven`: its recorder or NCCL's
+    count shows that it waits. `report` is None if no process has the rank, `worker` if its place is unknown.
     """
 
     rank: int | None
@@ -121,7 +128,14 @@ class Judged:
     sign: Sign | None = None
     place: StackPlace | None = None
     pending: Pending | None = None
+    lag: Lag | None = None
+    proven: bool = False
     report: RankReport | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether it waited for the whole window. With NCCL, a rank that waits uses a CPU."""
+        return self.waits and (self.still or self.proven)
 
     @property
     def age(self) -> float:
@@ -163,8 +177,8 @@ class Scene:
 
 
 _ORDER = (
-    What.HUNG, What.IO, What.STOPPED, What.GONE, What.STARVED, What.UNKNOWN, What.STARTING, What.WORKING,
-    What.COLLECTIVE,
+    What.HUNG, What.IO, What.DEVICE, What.DIVERGED, What.STOPPED, What.GONE, What.UNREACHABLE, What.STARVED,
+    What.UNKNOWN, What.STARTING, What.WORKING, What.COLLECTIVE,
 )  # fmt: skip
 
 
@@ -185,12 +199,19 @@ def diagnose(reports: Mapping[str, StackReport], whole: bool) -> Scene:
         Judged(rank, homes.get(rank), What.GONE, Confidence.CERTAIN, Message("no process has this rank"))
         for rank in gone
     ]
-    complete = world is not None and not doubled and len(gone) == len(missing)
-    ranks = sorted(together(judged, join(dumps, seconds), complete), key=_number)
-    what, confidence, why, culprits = _verdict(ranks, seconds)
+    launched = counted(reports, world)
+    lost = [rank for rank in missing if rank in launched.lost and rank not in gone]
+    judged += [
+        Judged(rank, homes.get(rank), What.UNREACHABLE, Confidence.LIKELY, Message("its process does not answer NCCL"))
+        for rank in lost
+    ]
+    complete = world is not None and not doubled and len(gone) + len(lost) == len(missing)
+    joined = replace(join(dumps, seconds), counted=launched)
+    ranks = sorted(together(judged, joined, complete), key=_number)
+    what, confidence, why, culprits = _verdict(ranks, seconds, launched.moved)
     if not ranks:
         why = nobody(reports)
-    unseen = tuple(rank for rank in missing if rank not in gone)
+    unseen = tuple(rank for rank in missing if rank not in gone and rank not in lost)
     return Scene(what, confidence, why, culprits, _fold(ranks, culprits), tuple(ranks), world, unseen, seconds)
 
 
@@ -227,10 +248,12 @@ def _by_exclusion(found: list[tuple[str, RankReport, StackReport]]) -> list[tupl
     return named
 
 
-def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence | None, str, tuple[Judged, ...]]:
-    """The verdict on the job, its confidence, the reason, and the culprits."""
+def _verdict(
+    ranks: Sequence[Judged], seconds: float, moved: bool | None
+) -> tuple[What, Confidence | None, str, tuple[Judged, ...]]:
+    """The verdict on the job, its confidence, the reason, and the culprits. `moved`: NCCL counted new launches."""
     culprits = [rank for rank in ranks if rank.what in CULPRIT]
-    waiting = [rank for rank in ranks if rank.what is What.COLLECTIVE and rank.still]
+    waiting = [rank for rank in ranks if rank.what is What.COLLECTIVE and rank.held]
     # A rank that is gone or stopped explains the ranks that hang because of it.
     if culprits:
         best = min(culprits, key=lambda rank: (_rank_of(rank.confidence), _ORDER.index(rank.what)))
@@ -242,6 +265,12 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
         return What.STARTING, None, _how_long(starting, len(ranks)), ()
     if waiting and len(waiting) == len(ranks):
         why = Message("every rank waits and none is missing: the network may be down, or some ranks were not seen")
+        return What.UNKNOWN, None, why, ()
+    if ranks and moved:
+        why = Message("collectives were launched during the look; compare two looks with --repeat")
+        return What.WORKING, Confidence.LIKELY, why, ()
+    if moved is False and all(rank.waits or rank.sign is Sign.BUSY for rank in ranks):
+        why = Message("all ranks have launched the same collectives: the network may be down, or their sizes differ")
         return What.UNKNOWN, None, why, ()
     if ranks and all(rank.what is What.WORKING for rank in ranks):
         why = Message("every rank was moving during the look; compare two looks with --repeat")
@@ -286,7 +315,7 @@ def nobody(reports: Mapping[str, StackReport]) -> str:
 
 def with_waiting(why: str, ranks: Sequence[Judged], seconds: float) -> str:
     """`why`, with the number of waiting ranks, if any."""
-    count = sum(rank.what is What.COLLECTIVE and rank.still for rank in ranks)
+    count = sum(rank.what is What.COLLECTIVE and rank.held for rank in ranks)
     if not count:
         return why
     waiting = Message(
@@ -306,7 +335,7 @@ def _fold(ranks: Sequence[Judged], culprits: Sequence[Judged]) -> tuple[RankGrou
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for rank in ranks:
         sign = None if rank.frames or rank.what is What.WORKING else rank.sign
-        key = (rank.what, rank.confidence, rank.why, rank.pending, sign, rank.frames, rank.still)
+        key = (rank.what, rank.confidence, rank.why, rank.pending, rank.lag, sign, rank.frames, rank.still)
         groups.setdefault(key, []).append(rank)
     made = [RankGroup(tuple(members)) for members in groups.values()]
     return tuple(sorted(made, key=lambda g: (g.first not in culprits, _ORDER.index(g.first.what), len(g.ranks))))
@@ -388,26 +417,29 @@ def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
 
 def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Judged]:
     """Judges each rank in comparison with the others. `complete`: these are all ranks of the job."""
-    ranks = _started([_recorded(rank, joined) for rank in ranks])
-    if any(rank.waits and rank.still for rank in ranks):
+    ranks = _started([_launched(_recorded(rank, joined), joined.counted) for rank in ranks], joined.counted)
+    if any(rank.held for rank in ranks):
         others = [rank for rank in ranks if not rank.waits]
         seen = all(rank.place is not None or rank.what in ABSOLUTE for rank in ranks)
-        waiting = all(rank.still for rank in ranks if rank.waits)
-        return [_waited_for(rank, joined, complete and seen and waiting and len(others) == 1) for rank in ranks]
+        waiting = all(rank.held for rank in ranks if rank.waits)
+        spins = any(rank.proven for rank in ranks)
+        only = complete and seen and waiting and len(others) == 1
+        return [_waited_for(rank, joined, only, spins) for rank in ranks]
     odd = _odd(ranks)
     return [_odd_one(rank) if rank in odd else _by_itself(rank, bool(odd)) for rank in ranks]
 
 
-def _started(ranks: Sequence[Judged]) -> list[Judged]:
+def _started(ranks: Sequence[Judged], counted: LaunchCounts) -> list[Judged]:
     """Marks ranks that have not begun to work as starting: a start is not a hang.
 
     A process that still imports modules is starting, however long that takes, unless others wait for it. A rank without
     a process is expected to start if others are starting.
     """
-    waited_for = any(rank.waits and rank.still and rank.age >= YOUNG for rank in ranks)
+    waited_for = any(rank.held and rank.age >= YOUNG for rank in ranks)
+    launched = counted.behind.keys() | counted.ahead | counted.left
     found = []
     for rank in ranks:
-        why = _start_of(rank)
+        why = _start_of(rank) if rank.rank not in launched else None
         if why is not None and (rank.age < YOUNG or not (why is Start.NO_GROUP or waited_for)):
             rank = replace(rank, what=What.STARTING, confidence=None, why=why, waits=False)
         found.append(rank)
@@ -448,30 +480,81 @@ def _start_of(rank: Judged) -> Start | None:
 
 
 def _recorded(rank: Judged, joined: Joined) -> Judged:
-    """Adds the flight recorder's facts to a rank. A rank that moves may have left the collective since."""
+    """Adds the flight recorder's facts to a rank. A rank that moves may have left the collective since; one that uses a
+    CPU waits for its GPU."""
     found = joined.pending.get(rank.rank) if rank.rank is not None else None
-    waits = rank.what is What.COLLECTIVE or (rank.what is What.UNKNOWN and rank.still)
+    busy = rank.sign is Sign.BUSY and rank.place in (None, StackPlace.COLLECTIVE, StackPlace.DEVICE)
+    waits = rank.what is What.COLLECTIVE or (rank.what is What.UNKNOWN and (rank.still or busy))
     if found is None or not waits or rank.rank in joined.absent:
         return rank
-    return replace(rank, what=What.COLLECTIVE, confidence=Confidence.CERTAIN, waits=True, pending=found)
+    return replace(rank, what=What.COLLECTIVE, confidence=Confidence.CERTAIN, waits=True, proven=busy, pending=found)
 
 
-def _waited_for(rank: Judged, joined: Joined, only: bool) -> Judged:
-    """Judges a rank if others waited for the whole window. `only`: all others wait, and each was inspected."""
-    if rank.what in _FINAL:
+#: Signs of a main thread that does nothing.
+_RESTS = frozenset({Sign.SLEEP, Sign.FILE, Sign.CHILD, Sign.DISK, Sign.LOCK, Sign.FUTEX, Sign.POLL})
+
+
+def _launched(rank: Judged, counted: LaunchCounts) -> Judged:
+    """Adds NCCL's counts to a rank: it waits for others, or others wait for it."""
+    number = rank.rank
+    if number is None or rank.what in (What.STOPPED, What.GONE, What.UNREACHABLE):
+        return rank
+    lag = counted.behind.get(number)
+    if lag is not None:
+        return _behind(replace(rank, lag=lag), len(counted.behind) == 1)
+    if number not in counted.ahead:
+        return rank
+    if rank.place in (None, StackPlace.COLLECTIVE, StackPlace.JOINING, StackPlace.DEVICE) or rank.sign is Sign.BUSY:
+        certain = rank.place in (StackPlace.COLLECTIVE, StackPlace.DEVICE)
+        why = rank.why if certain else Message("others have not launched the collective that it waits in")
+        confidence = Confidence.CERTAIN if certain else Confidence.LIKELY
+        return replace(rank, what=What.COLLECTIVE, why=why, confidence=confidence, waits=True, proven=True)
+    why = Message("{why}; no other rank waits for it", why=rank.why)
+    return replace(rank, what=What.UNKNOWN, why=why, confidence=None, waits=False)
+
+
+def _behind(rank: Judged, alone: bool) -> Judged:
+    """A rank that others wait for. `alone`: it is the only one."""
+    other = rank.lag is not None and bool(rank.lag.instead)
+    if rank.place in (StackPlace.COLLECTIVE, StackPlace.JOINING) or other:
+        if not other and not alone:
+            # It may wait for another rank, in an operation that is not counted.
+            return replace(rank, lag=None)
+        why = rank.why
+        if rank.lag is not None and other:
+            why = Message(
+                "it launched {operations}, and the others {operation}",
+                operations=joined(rank.lag.instead, LIST),
+                operation=rank.lag.operation,
+            )
+        return replace(rank, what=What.DIVERGED, why=why, confidence=Confidence.LIKELY, waits=False)
+    if rank.place is StackPlace.DEVICE:
+        return replace(rank, what=What.DEVICE, confidence=Confidence.LIKELY, waits=False)
+    if rank.place is None and rank.sign is Sign.BUSY and not alone:
+        return replace(rank, lag=None)
+    return replace(rank, waits=False)
+
+
+def _waited_for(rank: Judged, joined: Joined, only: bool, spins: bool) -> Judged:
+    """Judges a rank if others waited for the whole window. `only`: all others wait, and each was inspected.
+    `spins`: ranks that wait use a CPU."""
+    if rank.what in _FINAL or rank.what in (What.DEVICE, What.DIVERGED):
         return rank
     if rank.waits:
         if rank.what is What.UNKNOWN:
             why = Message("{why}, as others wait", why=rank.why)
             return replace(rank, what=What.COLLECTIVE, confidence=Confidence.GUESS, why=why)
         return rank
-    absent = rank.rank is not None and rank.rank in joined.absent
+    absent = rank.lag is not None or (rank.rank is not None and rank.rank in joined.absent)
+    absent = absent or (rank.rank in joined.counted.left and rank.sign in _RESTS)
     if rank.what is What.UNKNOWN:
-        if rank.sign is Sign.BUSY or absent:
+        if absent or (rank.sign is Sign.BUSY and not spins):
             why = Message("{why}, while others wait", why=rank.why)
             return replace(rank, what=What.HUNG, confidence=Confidence.LIKELY, why=why)
         return rank
-    certain = rank.place is not None and (only or absent) and rank.still
+    # One that wakes up now and then has not moved either, if it launches nothing.
+    rests = rank.still or (absent and rank.sign in _RESTS)
+    certain = rank.place is not None and (only or absent) and rests
     return replace(rank, confidence=Confidence.CERTAIN if certain else Confidence.LIKELY)
 
 
@@ -483,10 +566,11 @@ def _odd(ranks: Sequence[Judged]) -> list[Judged]:
         return []
     usual, count = Counter(_kind(rank) for rank in living).most_common(1)[0]
     many = [rank for rank in living if _kind(rank) == usual]
-    rest = all(rank.still for rank in many) or all(rank.sign is Sign.BUSY for rank in many)
-    if count < _ALIKE * len(living) or not rest:
+    busy = all(rank.sign is Sign.BUSY for rank in many)
+    if count < _ALIKE * len(living) or not (busy or all(rank.still for rank in many)):
         return []
-    return [rank for rank in living if _kind(rank) != usual and (rank.still or rank.sign is Sign.BUSY)]
+    odd = [rank for rank in living if _kind(rank) != usual]
+    return [rank for rank in odd if rank.still or rank.sign is Sign.BUSY or (busy and rank.sign in _RESTS)]
 
 
 def _kind(rank: Judged) -> object:
@@ -502,7 +586,7 @@ def _odd_one(rank: Judged) -> Judged:
     if rank.what is What.UNKNOWN or rank.sign is Sign.BUSY:
         why = Message("{why}, unlike the others", why=rank.why)
         return replace(rank, what=What.HUNG, confidence=Confidence.GUESS, why=why)
-    return replace(rank, confidence=Confidence.LIKELY)
+    return replace(rank, confidence=Confidence.LIKELY if rank.still or rank.frames else Confidence.GUESS)
 
 
 def _by_itself(rank: Judged, others_odd: bool) -> Judged:
@@ -521,7 +605,7 @@ def _by_itself(rank: Judged, others_odd: bool) -> Judged:
     return replace(rank, what=What.WORKING, confidence=Confidence.GUESS, why=why)
 
 
-#: Least share of the window on a CPU for a busy thread.
+#: Least share of the window on a CPU, or ready to run, for a busy thread.
 _BUSY = 0.5
 #: A starved thread: least share of the window in which it was ready but had no CPU, most share on a CPU.
 _WAITED, _RAN = 0.5, 0.3
@@ -601,7 +685,7 @@ def sign_of(rank: RankReport, report: StackReport) -> Sign:
         return Sign.DISK
     if _starved(rank, report):
         return Sign.STARVED
-    if rank.main_ticks >= _BUSY * report.seconds * report.ticks_per_second:
+    if _wanted(rank, report) >= _BUSY:
         return Sign.BUSY
     calls = {call_of(look) for look in rank.looks}
     for sign, family in ((Sign.SLEEP, _SLEEP), (Sign.FILE, _FILES), (Sign.CHILD, _CHILD), (Sign.POLL, _POLL)):
@@ -611,6 +695,15 @@ def sign_of(rank: RankReport, report: StackReport) -> Sign:
     if calls == {"futex"}:
         return _lock(rank)
     return Sign.OTHER
+
+
+def _wanted(rank: RankReport, report: StackReport) -> float:
+    """The share of the window in which the main thread ran or was ready to run."""
+    if not report.seconds:
+        return 0.0
+    ticks = rank.main_ticks / report.ticks_per_second
+    ready = 0.0 if rank.run_ns is None or rank.wait_ns is None else (rank.run_ns + rank.wait_ns) / 1e9
+    return max(ticks, ready) / report.seconds
 
 
 def _starved(rank: RankReport, report: StackReport) -> bool:

@@ -15,14 +15,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from atlctl.diagnosis import launches
 from atlctl.diagnosis.flightrecorder import FlightDump, parse_dump
+from atlctl.diagnosis.launches import Launches
 from atlctl.diagnosis.tracebacks import Frame, is_users_code, read_frame
 from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.fields import without_surrogates
 
 #: Limits of one report.
-_RANKS, _CHILDREN, _WAITS, _TEXT = 4096, 32, 64, 1000
+_RANKS, _CHILDREN, _WAITS, _TEXT, _ADDRESSES = 4096, 32, 64, 1000, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,12 @@ class RankReport:
     (ready to run, but no CPU) and `switches`. `started`: seconds since the epoch, `age`: seconds since then. `torch`:
     whether torch's libraries are loaded. `threads` is empty without Python stacks, `source` is their source, `problems`
     the reasons why other sources failed; `spy`: whether py-spy is available, None if it was not searched for.
+    `inner`: the pid as the process itself knows it.
     """
 
     rank: int | None
     pid: int
+    inner: int
     start: int
     parent: int
     command: str
@@ -109,7 +113,8 @@ class RankReport:
 class StackReport:
     """The report of one worker. `headroom`: available bytes of memory, None without a limit; below `needed` no stacks
     were taken. `problem`: the reason if no rank has a stack. `hidden`: Python processes of other users. `launchers`:
-    torchrun agents, counted if there are no ranks. `now`: its clock, seconds since the epoch."""
+    torchrun agents, counted if there are no ranks. `now`: its clock, seconds since the epoch. `launches`: the answer of
+    NCCL's RAS service, None if there is none or it was not asked. `addresses`: its network addresses."""
 
     seconds: float
     ticks_per_second: int
@@ -122,6 +127,8 @@ class StackReport:
     launchers: int
     problem: str | None
     ranks: tuple[RankReport, ...]
+    launches: Launches | None
+    addresses: tuple[str, ...]
 
 
 def parse_report(data: bytes) -> StackReport | None:
@@ -145,6 +152,8 @@ def parse_report(data: bytes) -> StackReport | None:
         launchers=fields.whole(found.get("launchers")) or 0,
         problem=fields.message(found.get("problem"), _TEXT) or None,
         ranks=tuple(_rank(item, now) for item in fields.entries(found.get("ranks"), _RANKS)),
+        launches=launches.parse(found.get("ras")),
+        addresses=tuple(fields.text(item, 64) for item in fields.items(found.get("addresses"), _ADDRESSES)),
     )
 
 
@@ -162,6 +171,7 @@ def _rank(item: Mapping[str, Any], now: float | None) -> RankReport:
     return RankReport(
         rank=rank,
         pid=pid,
+        inner=fields.whole(item.get("inner")) or pid,
         start=fields.whole(item.get("start")) or 0,
         parent=fields.whole(item.get("parent")) or 0,
         command=_text(item.get("command")) or _text(item.get("comm")) or "",

@@ -12,6 +12,7 @@ import os
 import re
 import select
 import signal
+import sys
 import time
 
 TYPE_CHECKING = False  # importing `typing` is slow
@@ -156,6 +157,50 @@ def waited_since(task: object, before: float | None) -> float:
     """Seconds since `waited` returned `before`; 0 if the kernel does not count them."""
     now = waited(task)
     return 0.0 if now is None or before is None else now - before
+
+
+# Network
+
+
+def addresses() -> list[list[str]]:
+    """Name and address of all interfaces that are up, including loopback."""
+    import array
+    import fcntl
+    import socket
+    import struct
+
+    found = []
+    size, room = 40 if struct.calcsize("P") == 8 else 32, 1 << 15
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        buffer = array.array("B", bytes(room))
+        filled = fcntl.ioctl(asked.fileno(), 0x8912, struct.pack("iP", room, buffer.buffer_info()[0]))  # SIOCGIFCONF
+        data = buffer.tobytes()[: struct.unpack_from("i", filled)[0]]
+    for at in range(0, len(data), size):
+        name = data[at : at + 16].split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
+        found.append([name, socket.inet_ntoa(data[at + 20 : at + 24])])
+    for line in text("/proc/net/if_inet6").splitlines():
+        digits, _, _, scope, _, name = line.split()
+        if scope in ("00", "10"):  # global and loopback; link-local addresses need an interface name
+            found.append([name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))])
+    return found
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Addresses and ports on which this process listens with TCP; its own sockets only."""
+    import socket
+
+    own = {link(f"/proc/{pid}/fd/{name}") for name in names(f"/proc/{pid}/fd")}
+    found = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in decoded(read(f"/proc/{pid}/net/{table}", 16 << 20)).splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[3] == "0A" and f"socket:[{words[9]}]" in own:
+                digits, _, port = words[1].partition(":")
+                # Each group of 32 bits is in the byte order of the machine.
+                whole = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
+                packed = b"".join(word.to_bytes(4, sys.byteorder) for word in whole)
+                found.append((socket.inet_ntop(family, packed), int(port, 16)))
+    return found
 
 
 # Mounts. Nothing here accesses a mount, because a dead one would block.

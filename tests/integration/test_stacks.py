@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.apiserver.handle import Server
+from tests.integration import rasranks
 from tests.integration.hanging import Hanging, wrong
 from tests.integration.local import Registry, problem, registry
 from tests.integration.plain_ranks import SLEEP, script
@@ -199,6 +201,33 @@ def test_on_a_cluster() -> None:
         document: Any = json.loads(run.stdout)
         assert (document["status"], run.code) == ("partial", 1)
         assert [one["worker"] for one in document["errors"]] == ["worker-1"]
+
+
+def test_ranks_that_use_a_cpu_are_told_apart_by_nccls_counts(own: Registry, tmp_path: Path) -> None:
+    """On two workers: one answers for both, and the slow rank is on the other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    rank = f"{PYTHON} {Path(rasranks.__file__)} {tmp_path} 4 1"
+    text = (
+        f"export NCCL_RAS_ADDR=localhost:{port} WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=x; "
+        f"first=$((2 * RANK)); for l in 0 1; do RANK=$((first + l)) LOCAL_RANK=$l {rank} & done; wait"
+    )
+    own.start("counted", 2, "sh", "-c", text)
+    assert proc.wait_until(lambda: all((tmp_path / str(number)).exists() for number in range(4)))
+    try:
+        run = own.cli("stacks", "counted")
+        lines = run.stdout.decode().splitlines()
+        assert lines[0] == "rank 1 on worker-0: hung in user code, likely"
+        assert "  NCCL: 40 of 42 all_reduce launched, in a communicator of 4 ranks" in lines
+        assert "ranks 0,2-3 on worker-[0-1] (3 ranks): waiting in a collective, likely" in lines
+        data = own.data("stacks", "counted")
+        assert [one["launched"] for one in data["ranks"]] == [
+            {"operation": "all_reduce", "number": 40, "of": 42, "communicator_size": 4} if number == 1 else None
+            for number in range(4)
+        ]
+    finally:
+        own.cli("stop", "counted", "--yes")
 
 
 @pytest.mark.torch

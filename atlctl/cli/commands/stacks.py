@@ -21,6 +21,7 @@ from atlctl.render.width import wrapped
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.hang import Judged, Pending, RankChange, RankGroup, Scene
+    from atlctl.diagnosis.launches import Lag
     from atlctl.diagnosis.rankreport import ChildProcess, StackReport, ThreadState
     from atlctl.diagnosis.result import Confidence
     from atlctl.diagnosis.tracebacks import Frame
@@ -303,6 +304,16 @@ class SceneText:
                 )
             )
             lines.append(Toned(clean(told), Tone.PLAIN))
+        if first.lag is not None:
+            lag = first.lag
+            told = Message(
+                "NCCL: {count} of {most} {operation} launched, in a communicator of {size} ranks",
+                count=lag.count,
+                most=lag.most,
+                operation=lag.operation,
+                size=lag.size,
+            )
+            lines.append(Toned(self._phrase(told), Tone.PLAIN))
         stack = first.report.stack if first.report is not None else None
         if stack is not None and first.report is not None:
             source = Message(
@@ -393,6 +404,7 @@ def _verdict_data(rank: Judged) -> dict[str, Any]:
         "confidence": rank.confidence,
         "why": rank.why,
         "collective": _pending_data(rank.pending),
+        "launched": _lag_data(rank.lag),
     }
 
 
@@ -400,6 +412,12 @@ def _pending_data(pending: Pending | None) -> dict[str, Any] | None:
     if pending is None:
         return None
     return {"number": pending.seq, "operation": pending.operation, "group": pending.group}
+
+
+def _lag_data(lag: Lag | None) -> dict[str, Any] | None:
+    if lag is None:
+        return None
+    return {"operation": lag.operation, "number": lag.count, "of": lag.most, "communicator_size": lag.size}
 
 
 def _rank_data(rank: Judged) -> dict[str, Any]:

@@ -6,7 +6,6 @@ token are closed; the server ends with the process.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
 import fcntl
@@ -63,7 +62,7 @@ def listen(say: Say, request: dict[str, Any]) -> None:
     say(
         ev="listen",
         port=_servers[0].port,
-        addresses=_addresses(),
+        addresses=proc.addresses(),
         default=_route("192.0.2.1") or _route("2001:db8::1"),
         routes=routes,
         machine=_machine(),
@@ -80,28 +79,6 @@ def _more_files() -> None:
 
 
 # Addresses of this worker
-
-
-def _addresses() -> list[list[str]]:
-    """Name and address of all interfaces that are up, including loopback."""
-    found = []
-    size, room = 40 if struct.calcsize("P") == 8 else 32, 1 << 15
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        names = array.array("B", bytes(room))
-        filled = fcntl.ioctl(asked.fileno(), 0x8912, struct.pack("iP", room, names.buffer_info()[0]))  # SIOCGIFCONF
-        data = names.tobytes()[: struct.unpack_from("i", filled)[0]]
-    for at in range(0, len(data), size):
-        name = data[at : at + 16].split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
-        found.append([name, socket.inet_ntoa(data[at + 20 : at + 24])])
-    try:
-        with open("/proc/net/if_inet6") as file:
-            for line in file:
-                digits, _, _, scope, _, name = line.split()
-                if scope in ("00", "10"):  # global and loopback; link-local addresses need an interface name
-                    found.append([name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))])
-    except (OSError, ValueError):
-        return found  # no IPv6 here
-    return found
 
 
 def _route(target: str) -> str | None:

@@ -11,9 +11,11 @@ import re
 import threading
 import time
 
-from atlctl.remote.proc import decoded, link, read, read_all
+from atlctl.remote.proc import decoded, link, listening, names, read, read_all
 from atlctl.remote.sentences import Sentence
 from atlctl.remote.trust import runs, safe
+
+from .ras import reached
 
 TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ _SERVER_SECONDS, _SPY_SECONDS = 2.0, 5.0
 _ANSWER_LIMIT, _DUMP_LIMIT = 4 << 20, 1 << 20
 _THREADS, _FRAMES, _ENTRIES = 32, 64, 256
 _TRIES = 3
+#: The name of the server's threads.
+_SERVER = b"pt_workerserver"
 SOCKET = b"TORCH_WORKER_SERVER_SOCKET"
 DUMP_FILES = (b"TORCH_FR_DUMP_TEMP_FILE", b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
@@ -86,18 +90,20 @@ class Dumps:
     def _rank(self, rank: Found, environs: dict[int, dict[bytes, bytes]]) -> Found:
         pid, recorder = rank["pid"], None
         problems: list[str] = []
-        path = environs.get(pid, {}).get(SOCKET)
-        if path:
+        for server in _servers(pid, environs.get(pid, {}), problems):
             try:
-                server = _server_of(pid, os.fsdecode(path))
-                stack: Found = {"source": "torch", "text": decoded(_post(server, "dump_traceback"))[: 64 << 10]}
-                try:
-                    recorder = _recorder(_post(server, "fr_trace_json"))
-                except (OSError, ValueError) as error:
-                    problems.append(Sentence("torch's flight recorder: {why}", why=_why(error)))
-                return {"stack": stack, "recorder": recorder, "problems": problems}
+                traceback = decoded(_post(server, "dump_traceback"))[: 64 << 10]
+                if "hread 0x" not in traceback:
+                    continue
             except (OSError, ValueError) as error:
-                problems.append(Sentence("torch's worker server: {why}", why=_why(error)))
+                problems.append(_unanswered(error))
+                continue
+            try:
+                # Neither collects stacks, which could wait for a lock of Python; the first knows nothing of NCCL.
+                recorder = _recorder(_post(server, "fr_trace_json")) or _recorder(_post(server, "dump_nccl_trace_json"))
+            except (OSError, ValueError) as error:
+                problems.append(Sentence("torch's flight recorder: {why}", why=_why(error)))
+            return {"stack": {"source": "torch", "text": traceback}, "recorder": recorder, "problems": problems}
         found, why = self._spy_on(rank)
         if found is None:
             problems.append(why)
@@ -219,6 +225,23 @@ def _beside(pid: int, called: str) -> tuple[str | None, str]:
     return None, why
 
 
+def _servers(pid: int, environ: dict[bytes, bytes], problems: list[str]) -> list[str | tuple[str, int]]:
+    """Addresses of torch's worker server in this process: by its environment, else all its TCP sockets that can be
+    one; the server has no password. `problems` gets the reasons why an address is not used."""
+    path = environ.get(SOCKET)
+    if path:
+        try:
+            return [_server_of(pid, os.fsdecode(path))]
+        except OSError as error:
+            problems.append(_unanswered(error))
+    if not any(read(f"/proc/{pid}/task/{tid}/comm", 20).strip() == _SERVER for tid in names(f"/proc/{pid}/task")):
+        return []
+    # It listens on all addresses, and so does the store of the job, which is left alone.
+    store = environ.get(b"MASTER_PORT", b"")
+    sockets = [(reached(host), host, port) for host, port in listening(pid) if b"%d" % port != store]
+    return [(near, port) for near, host, port in sockets if near != host]
+
+
 def _server_of(pid: int, stated: str) -> str:
     """The socket on which this process listens: another rank may have taken the name in its environment."""
     inodes = set()
@@ -233,14 +256,15 @@ def _server_of(pid: int, stated: str) -> str:
     raise OSError(Sentence("the process does not listen on {path}", path=stated))
 
 
-def _post(path: str, handler: str) -> bytes:
+def _post(server: str | tuple[str, int], handler: str) -> bytes:
     """The answer of a handler of torch's worker server. Raises OSError and ValueError."""
     import socket
 
     deadline = time.monotonic() + _SERVER_SECONDS
-    with socket.socket(socket.AF_UNIX) as connection:
+    family = socket.AF_UNIX if isinstance(server, str) else socket.AF_INET6 if ":" in server[0] else socket.AF_INET
+    with socket.socket(family) as connection:
         connection.settimeout(_SERVER_SECONDS)
-        connection.connect(path)
+        connection.connect(server)
         connection.sendall(b"POST /handler/%s HTTP/1.0\r\nContent-Length: 0\r\n\r\n" % handler.encode())
         data = b""
         while len(data) < _ANSWER_LIMIT:
@@ -254,6 +278,10 @@ def _post(path: str, handler: str) -> bytes:
         answer = decoded(head.split(b"\r\n")[0][:100])
         raise ValueError(Sentence("it answered {answer}", answer=answer))
     return body
+
+
+def _unanswered(error: Exception) -> Sentence:
+    return Sentence("torch's worker server: {why}", why=_why(error))
 
 
 def _why(error: Exception) -> str:

@@ -11,11 +11,12 @@ import time
 import zlib
 
 from atlctl.remote import cgroups
-from atlctl.remote.proc import names, read, read_all, stat, text
+from atlctl.remote.proc import addresses, names, read, read_all, stat, text
 from atlctl.remote.ranks import Finder
 from atlctl.remote.sentences import Sentence, plain
 
 from .dumping import Dumps
+from .ras import Ras
 
 TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
@@ -52,15 +53,21 @@ _ON_FILE = frozenset({
 
 
 def main(*words: str) -> None:
-    """`words`: seconds of the window, seconds in total, bytes of a compressed py-spy on standard input (0: none)."""
+    """`words`: seconds of the window, seconds in total, bytes of a compressed py-spy on standard input (0: none).
+
+    In front of them is one byte, `1` if NCCL's RAS service shall be asked: one worker answers for all.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _leave)
     window, seconds, size = float(words[0]), float(words[1]), int(words[2])
     deadline = time.monotonic() + seconds
+    asked = sys.stdin.buffer.read(1) == b"1"
     brought = sys.stdin.buffer.read(size) if size else None
     room = _headroom()
     finder = Finder()
     ranks = finder.ranks()
+    environs = {rank["pid"]: finder.environs.get(rank["pid"], {}) for rank in ranks}
+    ras = Ras(environs, deadline) if asked else None
     before = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
     begun, held = time.monotonic(), cgroups.throttled()
     time.sleep(window)
@@ -69,7 +76,8 @@ def main(*words: str) -> None:
     now = cgroups.throttled()
     for rank in ranks:
         rank.update(_change(before[rank["pid"]], after[rank["pid"]]))
-        rank.update({"stack": None, "recorder": None, "problems": [], "spy": None})
+        rank.update({"stack": None, "recorder": None, "problems": [], "spy": None, "inner": _inner(rank["pid"])})
+    launched = ras.facts() if ras is not None else None
     _tell_torch(ranks)
     problem = _dump(ranks, finder, room, brought, deadline)
     report = {
@@ -83,10 +91,18 @@ def main(*words: str) -> None:
         "hidden": finder.hidden,
         "launchers": 0 if ranks else finder.launchers(),
         "problem": problem,
+        "ras": launched,
+        "addresses": [address for _, address in addresses()],
         "ranks": [dict(rank, started=_started(rank["start"])) for rank in ranks],
     }
     sys.stdout.write(json.dumps(plain(report), separators=(",", ":")) + "\n")
     sys.stdout.flush()
+
+
+def _inner(pid: int) -> int:
+    """The pid as the process knows it: another one where the worker sees the processes of its containers."""
+    found = re.search(r"^NSpid:.*\s(\d+)$", text(f"/proc/{pid}/status"), re.MULTILINE)
+    return int(found.group(1)) if found else pid
 
 
 def _headroom() -> Found:
