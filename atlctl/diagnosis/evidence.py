@@ -50,13 +50,14 @@ class JobEvidence:
     """All workers in order, and the platform's facts about the job.
 
     `expected`: the number of workers the job should have, None if unknown. `missing` are the names or indexes of
-    workers that should exist and were never seen.
+    workers that should exist and were never seen. `dumps` belong to no known worker.
     """
 
     workers: tuple[WorkerEvidence, ...]
     expected: int | None = None
     missing: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
+    dumps: Sequence[FlightDump] = ()
 
     @property
     def deleted(self) -> dict[str, float]:

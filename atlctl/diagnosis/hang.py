@@ -15,7 +15,7 @@ from math import inf
 from typing import Literal
 
 from atlctl.diagnosis.flightrecorder import FlightDump, MissedCollective, missing_ranks
-from atlctl.diagnosis.launches import NOTHING, LaunchCounts, Lag, counted
+from atlctl.diagnosis.launches import NOTHING, Lag, LaunchCounts, counted
 from atlctl.diagnosis.rankreport import (
     RankReport,
     StackPlace,

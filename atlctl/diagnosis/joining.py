@@ -386,6 +386,8 @@ class _Collector:
         for item in self.log.identities:
             if item.rank is not None and item.local_rank is not None:
                 self.base.setdefault(self.rounds.of(item.line_no), item.rank - item.local_rank)
+        if not self.base and len(self.log.bases) == 1 and min(self.log.bases) >= 0:
+            self.base = dict.fromkeys(range(self.rounds.count), *self.log.bases)
 
     def _settle_base(self, number: int) -> None:
         """Joins facts by rank with facts by local rank, if every process of the worker has lines with its rank."""

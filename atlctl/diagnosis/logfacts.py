@@ -109,7 +109,8 @@ class LogFacts:
     `moments` are the times of the notes, by line. `events` are torchelastic's event lines, by rank. `zone`: seconds by
     which the worker's local time is ahead of the stamps, if known; `adrift`: this does not fit a time zone, so the
     stamps are from another clock. `marks` are times of lines that ranks print in step (`step 12/100`), by the text that
-    is the same on all ranks. `last_activity` is the last line that shows the program continuing, `outlived` the last
+    is the same on all ranks. `bases` are global minus local rank of lines with both in front (`[default1]:[rank5]:` of
+    `--tee`). `last_activity` is the last line that shows the program continuing, `outlived` the last
     line at which the training had continued for long after all deaths and tracebacks before it. `before` are the plain
     lines before the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log
     begins in the middle of a report.
@@ -127,6 +128,7 @@ class LogFacts:
     zone: float | None = None
     adrift: bool = False
     marks: dict[str, float] = field(default_factory=dict)
+    bases: set[int] = field(default_factory=set)
     first: Moment | None = None
     last: Moment | None = None
     last_activity: int = 0
@@ -232,6 +234,8 @@ class LogReader:
                     self._header = SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match)
             return True
         self._statements(text, origin, line_no, time)
+        if origin.rank is not None and origin.local_rank is not None:
+            self._facts.bases.add(origin.rank - origin.local_rank)
         if embedded := read_embedded(text):
             speaker = origin if origin.known or embedded.rank is None else Origin(embedded.rank)
             for lines in embedded.tracebacks:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from atlctl.i18n import Message
+from atlctl.jobs.statedir import READ_FLAGS
 
 #: Tags of logs. Any other word is a tag only if `NAME.log` exists too, since host names contain dots.
 _KNOWN_TAGS = ("ts", "previous", "stdout", "stderr")
@@ -27,6 +28,10 @@ _LOCAL_RANK = re.compile(r"\d{1,4}")
 _RANK_LOGS = {"stdout.log": "stdout", "stderr.log": "stderr"}
 #: A flight-recorder dump, by torch's default prefix or by its ending, which is the rank.
 _DUMP = re.compile(r"(?:(?:nccl|comm_lib)_trace[\w-]{0,200}|[\w.-]{0,200}_rank_\d{1,7})(?:\.(?:json|pkl|pickle))?")
+#: Keys at the start of a dump, whatever its name.
+_DUMP_KEYS = (b"comm_lib_version", b"nccl_version", b"pg_config", b"pg_status", b"entries")
+#: In place of a worker's name.
+LOOSE = ""
 _MANIFEST = "atlctl.json"
 _EVENTS = "events.jsonl"
 
@@ -64,9 +69,9 @@ class RankLogFile:
 class FolderContent:
     """Paths per worker. `logs` are in reading order: the previous instance comes first.
 
-    `rank_logs` are sorted by attempt and local rank, `dumps` are flight-recorder dumps. `links` are symbolic links,
-    which are skipped; `omitted` are workers with too many files; `unreadable` are folders that cannot be listed, with
-    the reason.
+    `rank_logs` are sorted by attempt and local rank, `dumps` are flight-recorder dumps; under `LOOSE` those that lie
+    beside the logs, and all of a folder without logs. `links` are symbolic links, which are skipped; `omitted` are
+    workers with too many files; `unreadable` are folders that cannot be listed, with the reason.
     """
 
     logs: dict[str, list[str]] = field(default_factory=dict)
@@ -116,7 +121,8 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
                 if error_files:
                     _platform_file(entry, found)
             elif not entry.name.endswith(".log") or entry.name == ".log":
-                continue
+                if error_files and _is_dump(entry.path):
+                    found.dumps.setdefault(LOOSE, []).append(entry.path)
             elif entry.is_symlink():
                 found.links.append(entry.path)
             elif entry.is_file(follow_symlinks=False) and len(names) < MAX_LOGS:
@@ -129,7 +135,39 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
         for name, root in roots:
             if not _files_below(root, name, found):
                 found.omitted.append(name)
+        if not found.logs:
+            for name in sorted(folders - {"files"}, key=natural):
+                _dumps_below(os.path.join(folder, name), found)
+    loose = found.dumps.get(LOOSE)
+    if loose:
+        found.dumps[LOOSE] = sorted(loose, key=natural)[:MAX_ERROR_FILES]
     return found
+
+
+def _is_dump(path: str) -> bool:
+    """Whether it begins like a flight-recorder dump."""
+    try:
+        fd = os.open(path, READ_FLAGS)
+    except OSError:
+        return False
+    try:
+        start = os.read(fd, 4096)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return start[:1] in (b"\x80", b"{") and any(key in start for key in _DUMP_KEYS)
+
+
+def _dumps_below(root: str, content: FolderContent) -> None:
+    """Adds the dumps below a folder that belongs to no log."""
+    seen = 0
+    for path, folders, files in os.walk(root, onerror=content.note):
+        seen += len(folders) + len(files)
+        dumps = [full for name in files if _is_dump(full := os.path.join(path, name))]
+        content.dumps.setdefault(LOOSE, []).extend(dumps)
+        if seen > MAX_ENTRIES or path.count(os.sep) - root.count(os.sep) >= MAX_DEPTH:
+            return
 
 
 def _platform_file(entry: os.DirEntry[str], found: FolderContent) -> None:

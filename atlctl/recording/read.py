@@ -29,7 +29,7 @@ from atlctl.jobs.model import State
 from atlctl.jobs.statedir import READ_FLAGS
 from atlctl.recording.events import lines_within, parse_events
 from atlctl.recording.feed import Alone, Feed, Readers, Told, pump, task_number
-from atlctl.recording.folder import FolderContent, RankLogFile, group, look, natural
+from atlctl.recording.folder import LOOSE, FolderContent, RankLogFile, group, look, natural
 from atlctl.recording.hosts import by_host, merged, of_ranks
 from atlctl.recording.lines import CHUNK, NAME_A_LOG, as_utf8, no_log, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
@@ -73,6 +73,7 @@ class Saved:
     job: JobEvidence
     logs: tuple[SavedLog, ...]
     error_files: int
+    dumps: int
     told: tuple[Told, ...]  # how workers were identified
     problems: tuple[AtlctlError, ...]
     remarks: tuple[str, ...]
@@ -192,6 +193,8 @@ class _EvidenceReader:
             self._keep_going(partial(self._read_manifest, content.manifest))
         streams = self.manifest.streams if self.manifest else frozenset()
         taken = set(self.named)
+        for path in content.dumps.pop(LOOSE, ()):
+            self._keep_going(partial(self._read_dump, path, LOOSE))
         for worker in sorted({*content.logs, *content.error_files, *content.rank_logs, *content.dumps}, key=natural):
             name = os.path.join(folder, worker) if worker in taken else worker
             self.named[name] = LogReader(self.matcher)
@@ -296,6 +299,9 @@ class _EvidenceReader:
         dump, reason = parse_dump(_whole_file(path, DUMP_LIMIT), os.path.basename(path))
         if dump is None:
             self.remarks.append(Message("{path}: {why}", path=path, why=reason))
+        elif name == LOOSE and dump.rank in (None, *(other.rank for other in self.dumps.get(name, ()))):
+            why = Message("its name must end in its rank, and no other dump's in the same one: it was not read")
+            self.remarks.append(Message("{path}: {why}", path=path, why=why))
         else:
             self.dumps.setdefault(name, []).append(dump)
 
@@ -347,6 +353,7 @@ class _EvidenceReader:
             self._job(found),
             tuple(self.logs),
             sum(map(len, self.records.values())),
+            sum(map(len, self.dumps.values())),
             tuple(self.told),
             tuple(self.problems),
             tuple(self.remarks),
@@ -400,6 +407,7 @@ class _EvidenceReader:
         ]
         return JobEvidence(
             tuple(workers),
+            dumps=self.dumps.get(LOOSE, ()),
             expected=self.manifest.job.expected_workers if self.manifest else None,
             missing=tuple(name for name in known if name not in found),
             events=tuple(
@@ -454,8 +462,8 @@ def _start(read: Callable[[int], bytes], size: int) -> bytes:
 
 
 def check_logs(content: FolderContent, path: str) -> None:
-    """Raises NothingMatched if the folder `path` has no logs and no error files."""
-    if content.logs or content.error_files or content.rank_logs:
+    """Raises NothingMatched if the folder `path` has no logs, no error files and no dumps of flight recorders."""
+    if content.logs or content.error_files or content.rank_logs or content.dumps:
         return
     why = Message("no logs in it")
     if content.links:

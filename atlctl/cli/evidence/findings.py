@@ -218,6 +218,7 @@ def _source(paths: Sequence[str], saved: Saved) -> dict[str, Any]:
         "told_apart_by": list(saved.told),
         "logs": [{"path": log.path, "lines": log.lines, "bytes": log.bytes} for log in saved.logs],
         "error_files": saved.error_files,
+        "flight_recorders": saved.dumps,
     }
 
 
@@ -251,9 +252,14 @@ def _next_command(cause: Cause) -> str | None:
 def _head(paths: Sequence[str], saved: Saved) -> str:
     shown = [Message("standard input") if path == "-" else path for path in paths]
     sources = and_more(joined(shown[:3], LIST), len(shown) - 3)
+    dumps = plural("{n} dump of a flight recorder", "{n} dumps of flight recorders", saved.dumps)
+    if saved.dumps and not saved.job.workers:
+        return Message("{dumps} from {sources}, without a log", dumps=dumps, sources=sources)
     counts = [plural("{n} log", "{n} logs", len(saved.logs))]
     if saved.error_files:
         counts.append(plural("{n} error file", "{n} error files", saved.error_files))
+    if saved.dumps:
+        counts.append(dumps)
     return Message(
         "{workers} from {sources} ({counts})",
         workers=say.workers(len(saved.job.workers)),

@@ -160,7 +160,7 @@ class Making:
         with suppress(FileNotFoundError), open(os.path.join(self.folder.path, EVENTS), "rb") as file:
             events, _ = parse_events(lines_within(file))
         expected = described.job.expected_workers if described else None
-        return Saved(JobEvidence(workers, expected=expected, events=tuple(events)), (), 0, (), (), ())
+        return Saved(JobEvidence(workers, expected=expected, events=tuple(events)), (), 0, 0, (), (), ())
 
     def finish(
         self, saved: Saved, found: Diagnosis, looked: Diagnosis | None = None, scene: Scene | None = None

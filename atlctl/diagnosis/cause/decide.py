@@ -48,6 +48,8 @@ def diagnose(evidence: JobEvidence, matcher: Matcher) -> Diagnosis:
     number, answer = _decide(job)
     if answer.verdict is Verdict.NONE:
         answer = reported_deaths(job) or answer
+    if answer.verdict is Verdict.NONE and evidence.dumps and not any(item.log for item in evidence.workers):
+        answer = Diagnosis(Verdict.UNDECIDED)  # dumps say nothing of the end of a job
     answer = with_platform(job, answer)
     return replace(answer, **tell_story(job, number, answer))
 

@@ -16,8 +16,17 @@ from atlctl.i18n import Message
 #: Most culprits; more ranks than this are a whole part of the job.
 MAX_CULPRITS = 64
 
-#: Point-to-point operations: waiting in different ones is not an error.
 _NOT_JOINED = Message("it did not join the collective of the others")
+_OTHER = Message("it ran another collective than its peers")
+_UNLIKE = Message(
+    "the flight recorders of {count} ranks have {operation} {sizes} as number {seq} of group {group}, its own has "
+    "{other} {other_sizes}"
+)
+_NOT_RECORDED = Message(
+    "the flight recorders of {count} ranks have {operation} number {seq} of group {group}, its own does not"
+)
+_LEFT_NO_DUMP = Message("{count} ranks wait in {operation} number {seq} of group {group}, and it left no dump")
+#: Point-to-point operations: waiting in different ones is not an error.
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 
 
@@ -131,7 +140,7 @@ def _fingerprints(this: Round) -> Diagnosis | None:
         return None
     (usual, most), *rest = votes.most_common()
     odd = sorted(rank for rank, found in prints.items() if found != usual)
-    category, what = "collective_mismatch", Message("it ran another collective than its peers")
+    category, what = "collective_mismatch", _OTHER
     if most <= rest[0][1]:
         why = Message("two sides, no majority")
         candidates = (
@@ -146,24 +155,38 @@ def _fingerprints(this: Round) -> Diagnosis | None:
 def _recorded(this: Round) -> Diagnosis | None:
     """What NCCL's flight recorder saw: the first collective that some ranks of a group did not enter."""
     dumps = [dump for worker in this.job.workers for dump in worker.evidence.dumps]
-    if not dumps:
-        return None
+    dumps += this.job.evidence.dumps
+    alone = not any(worker.evidence.log for worker in this.job.workers)
     for missing in missing_ranks(dumps):
         odd = [item.rank for item in missing.mismatches]
         ranks = sorted({*missing.absent, *odd})
-        if not ranks or len(ranks) > MAX_CULPRITS:
+        silent = alone and not ranks
+        if silent:
+            ranks = list(missing.no_dump)
+        if not ranks or len(ranks) > MAX_CULPRITS or (alone and len(ranks) >= len(missing.joined)):
             continue
         category = "collective_mismatch" if odd else "hang"
-        why = Message(
-            "the flight recorders of {count} ranks have {operation} number {seq} of group {group}, its own does not",
-            count=len(missing.joined),
+        first = missing.mismatches[0] if odd else None
+        template = _UNLIKE if first else _LEFT_NO_DUMP if silent else _NOT_RECORDED
+        why = template.filled(
+            count=len(missing.joined) - len(odd),
             operation=missing.operation or Message("collective"),
+            sizes=_sizes(missing.input_sizes),
             seq=missing.seq,
             group=missing.description or missing.group,
+            other=first.operation if first else "",
+            other_sizes=_sizes(first.input_sizes) if first else "",
         )
-        confidence = Confidence.LIKELY if missing.no_dump or missing.unclear else Confidence.CERTAIN
-        return _ranks(this, ranks, category, _NOT_JOINED, why, confidence, {})
+        # Without a log nothing shows that the job did not go on.
+        sure = not (alone or missing.no_dump or missing.unclear)
+        confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
+        return _ranks(this, ranks, category, _OTHER if odd else _NOT_JOINED, why, confidence, {})
     return None
+
+
+def _sizes(sizes: Sequence[Sequence[int]]) -> str:
+    """`[512, 512] [512]`"""
+    return " ".join(str(list(size)) for size in sizes[:4]) + (" ..." if len(sizes) > 4 else "")
 
 
 def _ranks(

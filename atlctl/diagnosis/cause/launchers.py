@@ -111,14 +111,16 @@ def _external(this: Round, ends: Sequence[AgentEnd], category: str, confidence: 
 
 
 def _failed_before(this: Round, signalled: Sequence[AgentEnd]) -> bool:
-    """Whether a process had failed by itself before the first signal: the platform then only cleaned up."""
+    """Whether a process had failed by itself before the first signal, or ranks had waited in vain: the platform then
+    only cleaned up."""
     job = this.job
     times = [when for end in signalled if (when := job.clocks.when(end.worker, end.time))]
     start = min((when.seconds for when in times), default=None)
     lines = {end.worker: end.line_no for end in signalled}
     signals = {end.worker: end.signal for end in signalled}
-    for item in this.initiators:
-        if item.strength is not Strength.STRONG and item.process.note is None:
+    waited = [item for item in this.victims if item.sort in (Sort.WAITED, Sort.STUCK)]
+    for item in (*this.initiators, *waited):
+        if item.strength is not Strength.STRONG and item.process.note is None and item.part is not Part.VICTIM:
             continue
         if item.exception == "KeyboardInterrupt" and signals.get(item.worker) == "SIGINT":
             continue  # Ctrl-C reaches the launcher and its processes alike
