@@ -167,6 +167,7 @@ SavedLogs = Annotated[
         ),
     ),
 ]
+NoPySpy = Annotated[bool, typer.Option("--no-pyspy", help=Message("take no Python stacks with py-spy"))]
 NoFiles = Annotated[bool, typer.Option("--no-files", help=Message("with --from: read only logs, no error files"))]
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help=Message("the job's name (default: a new one)"))

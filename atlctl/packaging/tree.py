@@ -111,6 +111,7 @@ def assemble(tree: Path, wheel: Path, python_shim: Path, packages: Sequence[Dist
     # In the folder of the standard library: found with every option of Python and without `site`.
     for package in packages:
         copy_distribution(package, modules)
+        copy_programs(package, tree / "bin")
     _unzip(wheel, modules)
     own = [tree / "lib/python", *sorted((modules / "lib-dynload").iterdir())]
     foreign = sorted(path for path in modules.rglob("*.so*") if path.parent.name != "lib-dynload")
@@ -191,6 +192,16 @@ def copy_distribution(distribution: Distribution, target: Path) -> None:
         place = target / path
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(str(path.locate()), place)
+
+
+def copy_programs(distribution: Distribution, target: Path) -> None:
+    """Copy the binary programs of an installed distribution: py-spy."""
+    for path in distribution.files or []:
+        # `pip install --target` puts them elsewhere than it says.
+        places = (Path(str(path.locate())), Path(str(distribution.locate_file("bin"))) / path.name)
+        source = next((place for place in places if place.is_file()), None)
+        if path.parts[-2:-1] == ("bin",) and source is not None and source.read_bytes()[:4] == b"\x7fELF":
+            shutil.copy(source, target / path.name)
 
 
 def _unzip(wheel: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atlctl.backends.base import Argv, ExecRequest, Execution, Executor
 from atlctl.diagnosis.rankreport import StackReport, parse_report
@@ -18,6 +18,7 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
+from atlctl.remote.stacks.main import RAS, SPY
 
 #: Seconds over which CPU time is measured, and seconds of the timeout that are reserved for overhead.
 WINDOW = 2.0
@@ -42,14 +43,15 @@ async def look(
     executor: Executor,
     workers: Sequence[Worker],
     timeout: float,
-    pyspy: bytes | None,
+    pyspy: bytes | bool,
     window: float = WINDOW,
     *,
     watching: Callable[[engine.FanOut], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> list[Look]:
     """Probe each of `workers`, in their order, within `timeout` seconds for connecting and for the probe.
 
-    `pyspy`: a py-spy program to send along. `watching` is a context manager around the run. A worker's failure is in
+    `pyspy`: a py-spy program to send along, or whether to run one of the worker. `watching` is a context manager around
+    the run. A worker's failure is in
     its result. Workers that have ended are not probed. Raises AtlctlError if this process may not open enough
     connections.
     """
@@ -58,7 +60,7 @@ async def look(
     if living:
         make_room(len(living), PARALLEL, AT_ONCE)
         source = sending.packed(sending.needed(_PROBE))
-        brought = b"" if pyspy is None else await asyncio.to_thread(zlib.compress, pyspy, 6)
+        brought = await asyncio.to_thread(zlib.compress, pyspy, 1) if isinstance(pyspy, bytes) else b""
         seconds = max(window, timeout - _MARGIN)
         words = (sending.boot(), _PROBE, str(len(source)), "--", f"{window:g}", f"{seconds:g}", str(len(brought)))
         request = ExecRequest(Argv(sending.command("atlctl-stacks", "-I -S", words)), stdin=True)
@@ -68,7 +70,8 @@ async def look(
         asked = {living[at].name for at in {0, len(living) // 2, len(living) - 1}}
 
         def fed(worker: Worker, execution: Execution) -> _Sent:
-            return _Sent(execution, source + (b"1" if worker.name in asked else b"0") + brought)
+            flags = RAS * (worker.name in asked) + SPY * bool(pyspy)
+            return _Sent(execution, source + b"%d" % flags + brought)
 
         feeding = ExecutorAround(executor, fed)
         fan_out = engine.FanOut(feeding, living, request, limits, sink)
@@ -76,6 +79,20 @@ async def look(
             outcomes = await fan_out.run()
         answers = {outcome.worker.name: _answer(outcome, sink) for outcome in outcomes}
     return [answers.get(worker.name) or Look(worker, error=ended(worker)) for worker in workers]
+
+
+def with_stacks(item: Look, later: Look | None) -> Look:
+    """`item` with the Python stacks and recorders of a later look at the same processes."""
+    if item.report is None or later is None or later.report is None:
+        return item
+    found = {(rank.pid, rank.start): rank for rank in later.report.ranks}
+    ranks = []
+    for rank in item.report.ranks:
+        new = found.get((rank.pid, rank.start))
+        if new is not None and not rank.threads:
+            rank = replace(rank, source=new.source, threads=new.threads, problems=new.problems, spy=new.spy)
+        ranks.append(rank)
+    return replace(item, report=replace(item.report, ranks=tuple(ranks)))
 
 
 class _Sent(FedExecution):

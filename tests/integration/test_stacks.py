@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from tests.apiserver.handle import Server
 from tests.integration import rasranks
@@ -22,7 +23,7 @@ from tests.integration.hanging import Hanging, wrong
 from tests.integration.local import Registry, problem, registry
 from tests.integration.plain_ranks import SLEEP, script
 from tests.integration.stopping import Cluster
-from tests.support import proc
+from tests.support import cli, proc
 
 #: An interpreter without py-spy next to it.
 PYTHON = os.path.realpath(sys.executable)
@@ -53,16 +54,16 @@ def jobs(own: Registry) -> Registry:
 
 
 def test_the_odd_rank_is_named(jobs: Registry) -> None:
-    run = jobs.cli("stacks", "sleeps")
+    run = jobs.cli("stacks", "sleeps", "--no-pyspy")
     lines = run.stdout.decode().splitlines()
     assert lines[0] == "rank 2 on worker-1: hung in user code, likely"
     assert "ranks 0-1,3 on worker-[0-1] (3 ranks): undecided" in lines
     assert run.code == 0
-    assert b"--with-pyspy" in run.stderr
+    assert b"py-spy" not in run.stderr
 
 
 def test_with_stacks_as_data(jobs: Registry) -> None:
-    data = jobs.data("stacks", "sleeps", "--with-pyspy", "--repeat")
+    data = jobs.data("stacks", "sleeps", "--repeat")
     assert [(one["rank"], one["worker"]) for one in data["culprits"]] == [(2, "worker-1")]
     assert data["groups"][0]["stack"] == [{"function": "<module>", "file": "<string>", "line": 1}]
     assert {one["process"]["stack_source"] for one in data["ranks"]} == {"py-spy"}
@@ -123,8 +124,8 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
 
 
-def with_pyspy(jobs: Registry) -> subprocess.Popen[bytes]:
-    return jobs.popen("stacks", "sleeps", "--with-pyspy", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def stacks(jobs: Registry) -> subprocess.Popen[bytes]:
+    return jobs.popen("stacks", "sleeps", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def test_a_killed_client_leaves_nothing_stopped_and_nothing_behind(jobs: Registry) -> None:
@@ -133,10 +134,10 @@ def test_a_killed_client_leaves_nothing_stopped_and_nothing_behind(jobs: Registr
     ranks = [pid for pid in running if b"ATLCTL_JOB=sleeps" in _environ(pid)]
     assert len(ranks) == 6
     for delay in (None, 0.3, 2.6):
-        client = with_pyspy(jobs)
+        client = stacks(jobs)
         # A dump takes only a moment, and may be missed.
         while delay is None and not jobs.running("py-spy dump"):
-            client = client if client.poll() is None else with_pyspy(jobs)
+            client = client if client.poll() is None else stacks(jobs)
         time.sleep(delay or 0)
         client.kill()
         client.wait()
@@ -146,7 +147,9 @@ def test_a_killed_client_leaves_nothing_stopped_and_nothing_behind(jobs: Registr
     assert not list(Path("/tmp").glob(".atlctl-stacks-*"))
 
 
-def test_a_py_spy_that_hangs_is_given_up_and_dies_with_the_client(own: Registry) -> None:
+def test_a_py_spy_that_hangs_is_given_up_and_dies_with_the_client(
+    own: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tools = own.home / "slow"
     tools.mkdir()
     (tools / "py-spy").write_text("#!/bin/sh\nexec sleep 4001\n")
@@ -154,6 +157,11 @@ def test_a_py_spy_that_hangs_is_given_up_and_dies_with_the_client(own: Registry)
     path = ("--env", f"PATH={tools}:{os.environ['PATH']}")
     own.start("slow", 1, "sh", "-c", script({1: SLEEP}, 1, python=PYTHON), options=path)
     assert proc.wait_until(lambda: own.running("time.sleep"))
+    # Without one of its own, the client leaves it to the worker.
+    monkeypatch.setattr(cli, "ATLCTL", (PYTHON, "-m", "atlctl"))
+    packages = Path(typer.__file__).parents[1]
+    monkeypatch.setitem(own.env, "PYTHONPATH", f"{Path(__file__).parents[2]}:{packages}")
+    monkeypatch.setitem(own.env, "PATH", "/usr/bin:/bin")
     client = own.popen("stacks", "slow", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert proc.wait_until(lambda: own.running("sleep 4001"))
     client.kill()
@@ -187,7 +195,7 @@ def test_on_a_cluster() -> None:
             return sum("python" in str(one["command"]) for one in server.processes(f"train-worker-{index}")) == 4
 
         assert proc.wait_until(lambda: started(0) and started(1))
-        data = cluster.data("stacks", "train", "--with-pyspy")
+        data = cluster.data("stacks", "train")
         assert [(one["rank"], one["worker"]) for one in data["ranks"]] == [
             (0, "worker-0"),
             (1, "worker-0"),
@@ -216,7 +224,7 @@ def test_ranks_that_use_a_cpu_are_told_apart_by_nccls_counts(own: Registry, tmp_
     own.start("counted", 2, "sh", "-c", text)
     assert proc.wait_until(lambda: all((tmp_path / str(number)).exists() for number in range(4)))
     try:
-        run = own.cli("stacks", "counted")
+        run = own.cli("stacks", "counted", "--no-pyspy")
         lines = run.stdout.decode().splitlines()
         assert lines[0] == "rank 1 on worker-0: hung in user code, likely"
         assert "  NCCL: 40 of 42 all_reduce launched, in a communicator of 4 ranks" in lines
@@ -235,10 +243,10 @@ def test_ranks_that_use_a_cpu_are_told_apart_by_nccls_counts(own: Registry, tmp_
 def test_a_real_job_is_looked_at_and_goes_on(own: Registry) -> None:
     job = Hanging(own, "real", 1, 3)
     assert job.trains(150)
-    for kind, rank, words in (("lock", 1, ()), ("read", 2, ("--with-pyspy",))):
+    for kind, rank, words in (("lock", 1, ("--no-pyspy",)), ("read", 2, ())):
         pid = job.hang(kind, rank)
         begun = time.monotonic()
-        assert wrong(job.look(*words), kind, rank, bool(words)) == ""
+        assert wrong(job.look(*words), kind, rank, not words) == ""
         assert time.monotonic() - begun < 10
         assert {_state(one) for one in job.pids()} <= {"S", "R"}
         job.release(kind, pid)

@@ -29,7 +29,7 @@ def main() -> int:
             sockets = [f"TORCH_WORKER_SERVER_SOCKET={own.home}/server-"] if source == "torch" else []
             job = Hanging(own, f"job-{source}", _WORKERS, _EACH, *env, *sockets)
             assert job.trains(180), own.cli("logs", job.name, "--tail", "20").stdout.decode()
-            words = ("--with-pyspy",) if source == "py-spy" else ()
+            words = () if source == "py-spy" else ("--no-pyspy",)
             for _ in range(rounds):
                 for kind in VERDICTS:
                     rank = chance.randrange(job.world)

@@ -44,6 +44,7 @@ def command(
         ),
     ] = None,
     no_files: options.NoFiles = False,
+    no_pyspy: options.NoPySpy = False,
     ranks: Annotated[
         bool, typer.Option("--ranks", help=Message("show how every rank ended, equal ones together"))
     ] = False,
@@ -75,10 +76,12 @@ def command(
             Message("--log-path: the pattern is empty"),
             Message("name files as a worker sees them: --log-path '/logs/*.log'"),
         )
-    return run_async(lambda: _errors(job, job_option, log_path, display))
+    return run_async(lambda: _errors(job, job_option, log_path, display, pyspy=not no_pyspy))
 
 
-async def _errors(argument: str | None, option: str | None, log_path: str | None, display: Display) -> int:
+async def _errors(
+    argument: str | None, option: str | None, log_path: str | None, display: Display, *, pyspy: bool
+) -> int:
     from atlctl.cli.evidence import gone, held, recorded
     from atlctl.cli.evidence.collect import collect
     from atlctl.cli.evidence.findings import matcher, own_signatures, tell
@@ -108,7 +111,7 @@ async def _errors(argument: str | None, option: str | None, log_path: str | None
     unread = len(collected.unread) == len(job.workers) and not any(item.log for item in collected.evidence.workers)
     if unread and found.verdict is Verdict.NONE:
         raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
-    found, _ = await with_ranks(source, job, found, collected.evidence)
+    found, _ = await with_ranks(source, job, found, collected.evidence, pyspy=pyspy)
     about = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
     problems = [
         {"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +10,7 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import LIST, Language, Message, translated
-from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors, unreadable
+from atlctl.jobs.errors import fold_errors
 from atlctl.jobs.naming import fold_names, fold_numbers
 from atlctl.render.palette import Tone, Toned, painted
 from atlctl.render.sanitize import clean
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 
 #: Seconds for each worker, and between the two looks of --repeat.
 TIMEOUT_SECONDS, BETWEEN_SECONDS = 20.0, 5.0
-_MAX_PROGRAM = 64 << 20
 _FRAMES = 30
 _CHANGES = {
     "still": Message("did not move: {ranks}"),
@@ -43,13 +39,14 @@ _CHANGES = {
 }
 
 TEXT = Message(
-    "Reads /proc in the workers for two seconds, and Python stacks if torch's worker server or py-spy provides "
-    "them. No process is stopped. Names the rank that the others wait for, and how certain that is."
+    "Reads /proc in the workers for two seconds, NCCL's counts of collectives, and Python stacks, with torch's worker "
+    "server or with py-spy, which is sent along and leaves no trace. No process is stopped. Names the rank that the "
+    "others wait for, and how certain that is."
 )
 EXAMPLES = Message(
     """\
 atlctl stacks train-7
-atlctl stacks train-7 --with-pyspy                   # sends py-spy along, and removes it
+atlctl stacks train-7 --no-pyspy                     # reads no process's memory
 atlctl stacks train-7 --repeat -o json
 atlctl stacks train-7 -w 3 -v                        # every Python thread"""
 )
@@ -60,12 +57,7 @@ def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
-    with_pyspy: Annotated[
-        bool,
-        typer.Option(
-            "--with-pyspy", help=Message("send this machine's py-spy to the workers, and remove it afterwards")
-        ),
-    ] = False,
+    no_pyspy: options.NoPySpy = False,
     repeat: Annotated[
         bool, typer.Option("--repeat", help=Message("look twice, some seconds apart, and compare"))
     ] = False,
@@ -76,16 +68,15 @@ def command(
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     context().container = container
-    program = _pyspy() if with_pyspy else None
     verbose = bool(context().verbose)
-    return run_async(lambda: _stacks(job, job_option, selection, program, repeat, timeout, output, verbose))
+    return run_async(lambda: _stacks(job, job_option, selection, not no_pyspy, repeat, timeout, output, verbose))
 
 
 async def _stacks(
     argument: str | None,
     option: str | None,
     selection: Selection,
-    program: bytes | None,
+    pyspy: bool,
     repeat: bool,
     timeout: float,
     output: str,
@@ -93,23 +84,23 @@ async def _stacks(
 ) -> int:
     import asyncio
 
-    from atlctl.cli.evidence.looking import scene_of
+    from atlctl.cli.evidence.looking import look_at, own_pyspy, scene_of
     from atlctl.cli.target import backend, job_and_workers, say_guessed
     from atlctl.diagnosis.hang import changes
     from atlctl.i18n import language
-    from atlctl.stacks.look import look
 
     source = backend(argument, option)
     job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     say_guessed(chosen)
+    program = own_pyspy() if pyspy else False
     executor = source.executor(job)
     try:
-        looks = await look(executor, chosen, timeout, program, watching=say.running)
+        looks = await look_at(executor, job, chosen, timeout, program)
         scene, changed = scene_of(looks, job), None
         if repeat:
             with say.doing(Message("waiting for the second look"), limit=BETWEEN_SECONDS):
                 await asyncio.sleep(BETWEEN_SECONDS)
-            looks = await look(executor, chosen, timeout, program, watching=say.running)
+            looks = await look_at(executor, job, chosen, timeout, program)
             first, scene = scene, scene_of(looks, job)
             changed = changes(first, scene)
     finally:
@@ -125,34 +116,13 @@ async def _stacks(
         say.document({**named, **to_data(scene, changed), "workers": seen}, problems)
     else:
         say.out(SceneText(language(), context().streams).text(scene, changed, verbose=verbose))
-        _tell(looks, scene, brought=program is not None)
+        _tell(looks, scene, wanted=pyspy, brought=isinstance(program, bytes))
     return fold_errors([item.error for item in looks if item.error is not None])
 
 
-def _pyspy() -> bytes:
-    """The py-spy of this machine. Raises UsageError if there is none."""
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    path = beside if os.path.exists(beside) else shutil.which("py-spy")
-    if path is None:
-        raise UsageError(
-            Message("--with-pyspy: py-spy not found on this machine"),
-            Message("install it: {command}", command="pip install py-spy"),
-        )
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_PROGRAM + 1)
-    except OSError as error:
-        raise AtlctlError(unreadable(path, error.strerror)) from error
-    if not data.startswith(b"\x7fELF") or len(data) > _MAX_PROGRAM:
-        raise UsageError(
-            Message("--with-pyspy: {path} is not a Linux program", path=path),
-            Message("install it: {command}", command="pip install py-spy"),
-        )
-    return data
-
-
-def _tell(looks: Sequence[Look], scene: Scene, *, brought: bool) -> None:
-    """On stderr: who could not be asked, and what could not be seen, each text once."""
+def _tell(looks: Sequence[Look], scene: Scene, *, wanted: bool, brought: bool) -> None:
+    """On stderr: who could not be asked, and what could not be seen, each text once. `wanted`: stacks by py-spy, for
+    which it was `brought` along."""
     said: list[tuple[str, tuple[bool, str]]] = []
     for item in looks:
         if item.error is not None:
@@ -171,8 +141,13 @@ def _tell(looks: Sequence[Look], scene: Scene, *, brought: bool) -> None:
         for rank in report.ranks:
             said += ((item.worker.name, (False, problem)) for problem in rank.problems)
     say.about(said)
-    if not brought and any(rank.report is not None and rank.report.spy is False for rank in scene.ranks):
-        say.note(Message("for Python stacks, add --with-pyspy: it sends py-spy to the workers and removes it again"))
+    reports = [rank.report for rank in scene.ranks if rank.report is not None]
+    if brought and any(report.source == "py-spy" for report in reports):
+        say.note(Message("py-spy was sent to the workers and is gone again; --no-pyspy looks without it"))
+    elif wanted and not brought and any(report.spy is False for report in reports):
+        say.note(
+            Message("no Python stacks: py-spy is missing here; install it: {command}", command="pip install py-spy")
+        )
     if scene.unseen:
         say.note(Message("not seen: {ranks}", ranks=named_ranks(scene.unseen)))
 

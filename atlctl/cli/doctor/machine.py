@@ -301,7 +301,7 @@ def check_programs(report: DoctorReport) -> None:
         "torch": "torch" if importlib.util.find_spec("torch") is not None else None,
     }
     report.data["machine"]["programs"] = {name: bool(found) for name, found in there.items()}
-    told = {"py-spy": Message("py-spy (stacks --with-pyspy)"), "torch": Message("torch (demo)")}
+    told = {"py-spy": Message("py-spy (stacks)"), "torch": Message("torch (demo)")}
     absent = [name for name, found in there.items() if not found]
     if absent:
         text = Message(

@@ -3,6 +3,9 @@ logs."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from atlctl.cli import say
 from atlctl.i18n import Message
-from atlctl.jobs.model import Job, State
+from atlctl.jobs.model import Job, State, Worker
 
 if TYPE_CHECKING:
-    from atlctl.backends.base import Backend
+    from atlctl.backends.base import Backend, Executor
     from atlctl.diagnosis.evidence import JobEvidence
     from atlctl.diagnosis.hang import Scene
     from atlctl.diagnosis.result import Diagnosis
@@ -21,6 +24,41 @@ if TYPE_CHECKING:
 
 #: Seconds that the look may take.
 SECONDS = 15.0
+#: Workers to which py-spy is sent at once. Of more, only to this many: those of the ranks that others wait for, and one
+#: of each group of equal ranks.
+_SPIED = 16
+#: Bytes that a py-spy has at most.
+_MAX_PROGRAM = 64 << 20
+
+
+def own_pyspy() -> bytes | bool:
+    """The py-spy of this machine, a program for Linux; True if there is none, so that only workers may have one."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    path = beside if os.path.exists(beside) else shutil.which("py-spy")
+    try:
+        with open(path or os.devnull, "rb") as file:
+            data = file.read(_MAX_PROGRAM + 1)
+    except OSError:
+        return True
+    return data if data.startswith(b"\x7fELF") and len(data) <= _MAX_PROGRAM else True
+
+
+async def look_at(
+    executor: Executor, job: Job, workers: Sequence[Worker], timeout: float, pyspy: bytes | bool
+) -> list[Look]:
+    """Looks at the ranks of `workers`. See `look`."""
+    from atlctl.stacks.look import look, with_stacks
+
+    if isinstance(pyspy, bool) or len(workers) <= _SPIED:
+        return await look(executor, workers, timeout, pyspy, watching=say.running)
+    looks = await look(executor, workers, timeout, True, watching=say.running)
+    scene = scene_of(looks, job)
+    bare = [rank for rank in scene.culprits if not rank.frames]
+    bare += [group.first for group in scene.groups if not group.first.frames]
+    names = list(dict.fromkeys(rank.worker for rank in bare))[:_SPIED]
+    chosen = [worker for worker in workers if worker.name in names]
+    spied = {item.worker.name: item for item in await look(executor, chosen, timeout, pyspy, watching=say.running)}
+    return [with_stacks(item, spied.get(item.worker.name)) for item in looks]
 
 
 def scene_of(looks: Sequence[Look], job: Job) -> Scene:
@@ -35,11 +73,11 @@ def scene_of(looks: Sequence[Look], job: Job) -> Scene:
 
 
 async def with_ranks(
-    source: Backend, job: Job, found: Diagnosis, evidence: JobEvidence
+    source: Backend, job: Job, found: Diagnosis, evidence: JobEvidence, *, pyspy: bool = True
 ) -> tuple[Diagnosis, Scene | None]:
     """`found` as it is if it has an answer or nothing of the job runs, else with a look at its ranks; and what they do.
 
-    None if no rank was seen.
+    None if no rank was seen. `pyspy`: take Python stacks with py-spy.
     """
     from atlctl.diagnosis.result import Verdict
 
@@ -49,12 +87,12 @@ async def with_ranks(
         return found, None
     from atlctl.diagnosis.hang import with_look
     from atlctl.jobs.naming import fold_names, names_by_reason
-    from atlctl.stacks.look import WINDOW, look
+    from atlctl.stacks.look import WINDOW
 
     say.note(Message("no failure in the logs so far; inspecting the ranks for {seconds:g} s", seconds=WINDOW))
     executor = source.executor(job)
     try:
-        looks = await look(executor, job.workers, SECONDS, None, watching=say.running)
+        looks = await look_at(executor, job, job.workers, SECONDS, own_pyspy() if pyspy else False)
     finally:
         await executor.aclose()
     unseen = names_by_reason(

@@ -37,10 +37,11 @@ DUMP_FILES = (b"TORCH_FR_DUMP_TEMP_FILE", b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 class Dumps:
-    """Queries torch's worker server first, then py-spy. `problem`: why py-spy is not available; None if it is."""
+    """Queries torch's worker server first, then py-spy, if it is `allowed`. `problem`: why py-spy is not available;
+    None if it is."""
 
-    def __init__(self, brought: bytes | None, deadline: float) -> None:
-        self._deadline = deadline
+    def __init__(self, brought: bytes | None, deadline: float, allowed: bool = True) -> None:
+        self._deadline, self._allowed = deadline, allowed
         self._brought: int | None = None
         self._spy: str | None = None
         self.problem: str | None = None
@@ -104,8 +105,8 @@ class Dumps:
             except (OSError, ValueError) as error:
                 problems.append(Sentence("torch's flight recorder: {why}", why=_why(error)))
             return {"stack": {"source": "torch", "text": traceback}, "recorder": recorder, "problems": problems}
-        found, why = self._spy_on(rank)
-        if found is None:
+        found, why = self._spy_on(rank) if self._allowed else (None, "")
+        if why:
             problems.append(why)
         return {"stack": found, "recorder": None, "problems": problems}
 
@@ -139,7 +140,12 @@ class Dumps:
                 continue
             why = "; ".join(decoded(err).split("\n")[:2])[:300] or Sentence("exit {code}", code=code)
             if "ermission" in why or "not permitted" in why:
-                return None, Sentence("py-spy is not permitted: {why}", why=why)
+                scope = decoded(read("/proc/sys/kernel/yama/ptrace_scope", 9)).strip() or "0"
+                return None, Sentence(
+                    "py-spy may not read it: that takes the capability SYS_PTRACE, or its user and "
+                    "kernel.yama.ptrace_scope 0 (it is {scope})",
+                    scope=scope,
+                )
         return None, Sentence("py-spy: {why}", why=why)
 
     def _put(self, brought: bytes) -> str | None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Found = dict[str, Any]
 
+#: Flags of the client: ask NCCL's RAS service (one worker answers for all), take stacks with py-spy.
+RAS, SPY = 1, 2
 _CHILDREN, _MOVED, _MAPS = 32, 5, 8 << 20
 #: Minimum bytes of free memory for more than reading /proc. A py-spy takes about 10 MiB, four run at once, and the
 #: training may allocate more meanwhile.
@@ -55,19 +57,19 @@ _ON_FILE = frozenset({
 def main(*words: str) -> None:
     """`words`: seconds of the window, seconds in total, bytes of a compressed py-spy on standard input (0: none).
 
-    In front of them is one byte, `1` if NCCL's RAS service shall be asked: one worker answers for all.
+    In front of them is a digit, the sum of `RAS` and `SPY`.
     """
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _leave)
     window, seconds, size = float(words[0]), float(words[1]), int(words[2])
     deadline = time.monotonic() + seconds
-    asked = sys.stdin.buffer.read(1) == b"1"
+    asked = int(sys.stdin.buffer.read(1))
     brought = sys.stdin.buffer.read(size) if size else None
     room = _headroom()
     finder = Finder()
     ranks = finder.ranks()
     environs = {rank["pid"]: finder.environs.get(rank["pid"], {}) for rank in ranks}
-    ras = Ras(environs, deadline) if asked else None
+    ras = Ras(environs, deadline) if asked & RAS else None
     before = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
     begun, held = time.monotonic(), cgroups.throttled()
     time.sleep(window)
@@ -79,7 +81,7 @@ def main(*words: str) -> None:
         rank.update({"stack": None, "recorder": None, "problems": [], "spy": None, "inner": _inner(rank["pid"])})
     launched = ras.facts() if ras is not None else None
     _tell_torch(ranks)
-    problem = _dump(ranks, finder, room, brought, deadline)
+    problem = _dump(ranks, finder, room, brought, deadline, bool(asked & SPY))
     report = {
         "atlctl_stacks": 1,
         "seconds": round(passed, 3),
@@ -122,7 +124,9 @@ def _tell_torch(ranks: list[Found]) -> None:
         rank["torch"] = b"/libtorch" in maps[path] if maps.get(path) else None
 
 
-def _dump(ranks: list[Found], finder: Finder, room: Found, brought: bytes | None, deadline: float) -> str | None:
+def _dump(
+    ranks: list[Found], finder: Finder, room: Found, brought: bytes | None, deadline: float, spy: bool
+) -> str | None:
     """Read the stacks. Returns the reason if this is impossible for all ranks; else None."""
     if room["headroom"] is not None and room["headroom"] < HEADROOM:
         return Sentence(
@@ -133,7 +137,7 @@ def _dump(ranks: list[Found], finder: Finder, room: Found, brought: bytes | None
     living = [rank for rank in ranks if rank["looks"]]
     if not living:
         return None
-    dumps = Dumps(None if brought is None else zlib.decompress(brought), deadline)
+    dumps = Dumps(None if brought is None else zlib.decompress(brought), deadline, spy)
     try:
         dumps.ask(living, finder.environs)
     finally:
