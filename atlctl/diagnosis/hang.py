@@ -113,7 +113,8 @@ class Joined:
 class Judged:
     """One rank. `why`: the evidence. `waits`: it is in an operation that other ranks must join.
 
-    `still`: its main thread did not move. `pending`: the collective it waits in, if its flight recorder shows it.
+    `still`: its main thread did not move. `pending`: the collective it waits in, if its flight recorder shows it;
+    `missed`: the one that it did not join, by the recorders of the others.
     `lag`: the collectives that it has launched, if NCCL counted fewer than of others; `proven`: its recorder or NCCL's
     count shows that it waits. `report` is None if no process has the rank, `worker` if its place is unknown.
     """
@@ -128,6 +129,7 @@ class Judged:
     sign: Sign | None = None
     place: StackPlace | None = None
     pending: Pending | None = None
+    missed: Pending | None = None
     lag: Lag | None = None
     proven: bool = False
     report: RankReport | None = None
@@ -335,7 +337,7 @@ def _fold(ranks: Sequence[Judged], culprits: Sequence[Judged]) -> tuple[RankGrou
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for rank in ranks:
         sign = None if rank.frames or rank.what is What.WORKING else rank.sign
-        key = (rank.what, rank.confidence, rank.why, rank.pending, rank.lag, sign, rank.frames, rank.still)
+        key = (rank.what, rank.confidence, rank.why, rank.pending, rank.missed, rank.lag, sign, rank.frames, rank.still)
         groups.setdefault(key, []).append(rank)
     made = [RankGroup(tuple(members)) for members in groups.values()]
     return tuple(sorted(made, key=lambda g: (g.first not in culprits, _ORDER.index(g.first.what), len(g.ranks))))
@@ -483,9 +485,13 @@ def _recorded(rank: Judged, joined: Joined) -> Judged:
     """Adds the flight recorder's facts to a rank. A rank that moves may have left the collective since; one that uses a
     CPU waits for its GPU."""
     found = joined.pending.get(rank.rank) if rank.rank is not None else None
+    missing = joined.missing
+    if missing is not None and rank.rank in joined.absent:
+        missed = Pending(missing.seq, missing.operation or "?", missing.description or missing.group)
+        return replace(rank, missed=missed)
     busy = rank.sign is Sign.BUSY and rank.place in (None, StackPlace.COLLECTIVE, StackPlace.DEVICE)
     waits = rank.what is What.COLLECTIVE or (rank.what is What.UNKNOWN and (rank.still or busy))
-    if found is None or not waits or rank.rank in joined.absent:
+    if found is None or not waits:
         return rank
     return replace(rank, what=What.COLLECTIVE, confidence=Confidence.CERTAIN, waits=True, proven=busy, pending=found)
 

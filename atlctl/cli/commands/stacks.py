@@ -279,6 +279,15 @@ class SceneText:
                 )
             )
             lines.append(Toned(clean(told), Tone.PLAIN))
+        if first.missed is not None:
+            call = first.missed
+            told = Message(
+                "flight recorder: not in collective {seq} ({operation}, {group}), in which others wait",
+                seq=call.seq,
+                operation=call.operation,
+                group=call.group,
+            )
+            lines.append(Toned(self._phrase(told), Tone.PLAIN))
         if first.lag is not None:
             lag = first.lag
             told = Message(
@@ -379,6 +388,7 @@ def _verdict_data(rank: Judged) -> dict[str, Any]:
         "confidence": rank.confidence,
         "why": rank.why,
         "collective": _pending_data(rank.pending),
+        "missed": _pending_data(rank.missed),
         "launched": _lag_data(rank.lag),
     }
 

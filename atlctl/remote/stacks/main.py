@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 #: Flags of the client: ask NCCL's RAS service (one worker answers for all), take stacks with py-spy.
 RAS, SPY = 1, 2
 _CHILDREN, _MOVED, _MAPS = 32, 5, 8 << 20
-#: Minimum bytes of free memory for more than reading /proc. A py-spy takes about 10 MiB, four run at once, and the
-#: training may allocate more meanwhile.
+#: Minimum bytes of free memory for more than reading /proc. A py-spy takes about 10 MiB, four run at once, RAS's answer
+#: on 8,192 ranks takes 34, and the training may allocate more meanwhile.
 HEADROOM = 128 << 20
 _MAX_THREADS = 512
 _X86 = {
@@ -69,7 +69,8 @@ def main(*words: str) -> None:
     finder = Finder()
     ranks = finder.ranks()
     environs = {rank["pid"]: finder.environs.get(rank["pid"], {}) for rank in ranks}
-    ras = Ras(environs, deadline) if asked & RAS else None
+    low = room["headroom"] is not None and room["headroom"] < HEADROOM
+    ras = Ras(environs, deadline) if asked & RAS and not low else None
     before = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
     begun, held = time.monotonic(), cgroups.throttled()
     time.sleep(window)

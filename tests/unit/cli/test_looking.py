@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_without_it_one_look_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_no_program_for_linux_is_not_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(looking.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert looking.own_pyspy() is True
     (tmp_path / "py-spy").write_bytes(b"#!/bin/sh\n")
