@@ -184,8 +184,9 @@ _ORDER = (
 )  # fmt: skip
 
 
-def diagnose(reports: Mapping[str, StackReport], whole: bool) -> Scene:
-    """Diagnoses the workers' reports, which are by name. `whole`: these are all workers of the job."""
+def diagnose(reports: Mapping[str, StackReport], whole: bool, silent: Mapping[str, str] | None = None) -> Scene:
+    """Diagnoses the workers' reports, which are by name. `whole`: these are all workers of the job. `silent`: workers
+    that did not answer, with the reasons."""
     found = [(worker, rank, report) for worker, report in reports.items() for rank in report.ranks]
     world = _world([rank for _, rank, _ in found])
     found = _by_exclusion(found)
@@ -210,11 +211,24 @@ def diagnose(reports: Mapping[str, StackReport], whole: bool) -> Scene:
     complete = world is not None and not doubled and len(gone) + len(lost) == len(missing)
     joined = replace(join(dumps, seconds), counted=launched)
     ranks = sorted(together(judged, joined, complete), key=_number)
+    unseen = tuple(rank for rank in missing if rank not in gone and rank not in lost)
+    if silent and any(rank.held for rank in ranks) and not any(rank.what in CULPRIT for rank in ranks):
+        ranks += [_mute(rank, silent) for rank in unseen]
+        unseen = ()
     what, confidence, why, culprits = _verdict(ranks, seconds, launched.moved)
     if not ranks:
         why = nobody(reports)
-    unseen = tuple(rank for rank in missing if rank not in gone and rank not in lost)
     return Scene(what, confidence, why, culprits, _fold(ranks, culprits), tuple(ranks), world, unseen, seconds)
+
+
+def _mute(rank: int, silent: Mapping[str, str]) -> Judged:
+    """A rank that others may wait for, on a worker that does not answer."""
+    why = Message("it is on a worker that does not answer: {workers}", workers=fold_names(silent))
+    worker = None
+    if len(silent) == 1:
+        ((worker, reason),) = silent.items()
+        why = Message("its worker does not answer: {why}", why=reason)
+    return Judged(rank, worker, What.UNREACHABLE, Confidence.LIKELY, why)
 
 
 def _number(rank: Judged) -> tuple[bool, int, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from atlctl.cli import say
 from atlctl.i18n import Message
+from atlctl.jobs.errors import TimedOut, Unreachable
 from atlctl.jobs.model import Job, State, Worker
 
 if TYPE_CHECKING:
@@ -69,7 +70,12 @@ def scene_of(looks: Sequence[Look], job: Job) -> Scene:
     whole = len(looks) == job.expected and not job.missing
     # A worker that has ended holds no rank any more; one that could not be asked may.
     asked = all(item.report is not None or not item.worker.state.active for item in looks)
-    return diagnose(reports, whole and asked)
+    silent = {
+        item.worker.name: item.error.message
+        for item in looks
+        if isinstance(item.error, Unreachable | TimedOut) and item.worker.state.active
+    }
+    return diagnose(reports, whole and asked, silent)
 
 
 async def with_ranks(

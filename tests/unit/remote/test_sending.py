@@ -34,7 +34,7 @@ def test_source_keeps_every_statement_in_its_line(path: Path) -> None:
 
 def test_needed_is_what_a_program_imports() -> None:
     assert {name.rpartition(".")[2] for name in sending.needed("atlctl.remote.stacks.main")} == {
-        "atlctl", "remote", "stacks", "main", "dumping", "proc", "cgroups", "ranks", "sentences", "trust",
+        "atlctl", "remote", "stacks", "main", "dumping", "proc", "cgroups", "ranks", "ras", "sentences", "trust",
     }  # fmt: skip
     assert sending.needed("atlctl.jobs.model", "json") == {"atlctl": ""}
 

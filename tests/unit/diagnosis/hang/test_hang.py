@@ -94,6 +94,23 @@ def test_a_worker_that_was_not_seen_leaves_doubt() -> None:
     assert scene.unseen == tuple(range(4, 16))
 
 
+def test_a_worker_that_does_not_answer_is_what_the_others_wait_for() -> None:
+    """Its machine hangs: neither `/proc` nor a stack of it can be read."""
+    reports = {f"worker-{worker}": report(*(rank(4 * worker + local) for local in range(4))) for worker in range(3)}
+    found = diagnose(reports, whole=False, silent={"worker-3": "no answer within 20 s"})
+    assert said(found) == ("unreachable", "likely", [12, 13, 14, 15])
+    assert {culprit.worker for culprit in found.culprits} == {"worker-3"}
+    assert found.why == "its worker does not answer: no answer within 20 s; 12 of 16 ranks have waited for 2 s or more"
+    assert found.unseen == ()
+    # Another rank that hangs explains the wait; and where nobody waits, nobody is to blame.
+    hung = {**reports, "worker-2": report(*(rank(8 + local, "sleep" if local == 1 else "gloo") for local in range(4)))}
+    assert said(diagnose(hung, whole=False, silent={"worker-3": "lost"}))[2] == [9]
+    moving = {name: report(*(rank(4 * at + local, "moving") for local in range(4))) for at, name in enumerate(reports)}
+    assert said(diagnose(moving, whole=False, silent={"worker-3": "lost"}))[2] == []
+    two = dict(list(reports.items())[:2])
+    assert said(diagnose(two, whole=False, silent={"worker-2": "lost", "worker-3": "lost"}))[2] == list(range(8, 16))
+
+
 def test_ranks_that_nobody_has_are_gone() -> None:
     assert said(job({7: None})) == ("gone", "certain", [7])
     scene = job({7: None}, whole=False)
