@@ -350,7 +350,7 @@ def _rank_of(confidence: Confidence | None) -> int:
 def _fold(ranks: Sequence[Judged], culprits: Sequence[Judged]) -> tuple[RankGroup, ...]:
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for rank in ranks:
-        sign = None if rank.frames or rank.what is What.WORKING else rank.sign
+        sign = None if rank.frames or rank.proven or rank.what is What.WORKING else rank.sign
         key = (rank.what, rank.confidence, rank.why, rank.pending, rank.missed, rank.lag, sign, rank.frames, rank.still)
         groups.setdefault(key, []).append(rank)
     made = [RankGroup(tuple(members)) for members in groups.values()]
