@@ -442,7 +442,8 @@ def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Ju
         only = complete and seen and waiting and len(others) == 1
         return [_waited_for(rank, joined, only, spins) for rank in ranks]
     odd = _odd(ranks)
-    return [_odd_one(rank) if rank in odd else _by_itself(rank, bool(odd)) for rank in ranks]
+    wait = {rank.place for rank in ranks if rank not in odd and rank.frames} <= _WAITING
+    return [_odd_one(rank, wait) if rank in odd else _by_itself(rank, bool(odd)) for rank in ranks]
 
 
 def _started(ranks: Sequence[Judged], counted: LaunchCounts) -> list[Judged]:
@@ -600,13 +601,19 @@ def _kind(rank: Judged) -> object:
     return Sign.FUTEX if rank.sign is Sign.POLL else rank.sign
 
 
-def _odd_one(rank: Judged) -> Judged:
+#: Places in the code where ranks wait for each other or for their GPUs.
+_WAITING = frozenset({StackPlace.COLLECTIVE, StackPlace.JOINING, StackPlace.DEVICE})
+
+
+def _odd_one(rank: Judged, wait: bool) -> Judged:
+    """`wait`: the stacks of the others, if any, show that they wait."""
     if rank.what in _FINAL or rank.waits:
         return rank
     if rank.what is What.UNKNOWN or rank.sign is Sign.BUSY:
         why = Message("{why}, unlike the others", why=rank.why)
         return replace(rank, what=What.HUNG, confidence=Confidence.GUESS, why=why)
-    return replace(rank, confidence=Confidence.LIKELY if rank.still or rank.frames else Confidence.GUESS)
+    sure = rank.still or (wait and bool(rank.frames))
+    return replace(rank, confidence=Confidence.LIKELY if sure else Confidence.GUESS)
 
 
 def _by_itself(rank: Judged, others_odd: bool) -> Judged:
