@@ -537,10 +537,11 @@ def _launched(rank: Judged, counted: LaunchCounts) -> Judged:
 def _behind(rank: Judged, alone: bool) -> Judged:
     """A rank that others wait for. `alone`: it is the only one."""
     other = rank.lag is not None and bool(rank.lag.instead)
-    if rank.place in (StackPlace.COLLECTIVE, StackPlace.JOINING) or other:
-        if not other and not alone:
-            # It may wait for another rank, in an operation that is not counted.
-            return replace(rank, lag=None)
+    waits = rank.place in (StackPlace.COLLECTIVE, StackPlace.JOINING)
+    if not other and not alone and (waits or rank.sign is Sign.BUSY):
+        # It may wait for another rank, in an operation that is not counted.
+        return replace(rank, lag=None)
+    if waits or other:
         why = rank.why
         if rank.lag is not None and other:
             why = Message(
@@ -551,8 +552,6 @@ def _behind(rank: Judged, alone: bool) -> Judged:
         return replace(rank, what=What.DIVERGED, why=why, confidence=Confidence.LIKELY, waits=False)
     if rank.place is StackPlace.DEVICE:
         return replace(rank, what=What.DEVICE, confidence=Confidence.LIKELY, waits=False)
-    if rank.place is None and rank.sign is Sign.BUSY and not alone:
-        return replace(rank, lag=None)
     return replace(rank, waits=False)
 
 
@@ -568,8 +567,10 @@ def _waited_for(rank: Judged, joined: Joined, only: bool, spins: bool) -> Judged
         return rank
     absent = rank.lag is not None or (rank.rank is not None and rank.rank in joined.absent)
     absent = absent or (rank.rank in joined.counted.left and rank.sign in _RESTS)
+    if rank.sign is Sign.BUSY and spins and not absent:
+        return replace(rank, what=What.UNKNOWN, confidence=None)  # `.item()` is in no collective, and waits for one
     if rank.what is What.UNKNOWN:
-        if absent or (rank.sign is Sign.BUSY and not spins):
+        if absent or rank.sign is Sign.BUSY:
             why = Message("{why}, while others wait", why=rank.why)
             return replace(rank, what=What.HUNG, confidence=Confidence.LIKELY, why=why)
         return rank

@@ -172,11 +172,17 @@ def test_busy_ranks_behind_are_not_guessed_among() -> None:
     late = [member(number, *LAG) for number in range(8)]
     found = job({}, ras(counts(16, late, [member(number) for number in range(8, 16)])))
     assert found.culprits == ()
-    receive = [["recv", f"{SITE}/torch/distributed/distributed_c10d.py", 2400], COLLECTIVE[-1]]
-    stacks = {number: rank(number, "busy", stack=stack(*receive)) for number in range(8)}
-    asleep = rank(3, "sleep", stack=stack(["wait_for_lease", "/job/data.py", 41]))
-    found = job({**stacks, 3: asleep}, ras(counts(16, late, [member(number) for number in range(8, 16)])))
-    assert [culprit.rank for culprit in found.culprits] == [3]
+    places = {
+        "recv": [["recv", f"{SITE}/torch/distributed/distributed_c10d.py", 2400], COLLECTIVE[-1]],
+        "synchronize": [["synchronize", f"{SITE}/torch/cuda/__init__.py", 1162], COLLECTIVE[-1]],
+        "item": [COLLECTIVE[-1]],
+    }
+    for frames in places.values():
+        stacks = {number: rank(number, "busy", stack=stack(*frames)) for number in range(8)}
+        assert job(stacks, ras(counts(16, late, [member(number) for number in range(8, 16)]))).culprits == ()
+        asleep = rank(3, "sleep", stack=stack(["wait_for_lease", "/job/data.py", 41]))
+        found = job({**stacks, 3: asleep}, ras(counts(16, late, [member(number) for number in range(8, 16)])))
+        assert ([culprit.rank for culprit in found.culprits], verdict(found)) == ([3], "hung in user code, certain")
 
 
 def test_counts_that_move_mean_work() -> None:
