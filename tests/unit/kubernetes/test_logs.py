@@ -78,8 +78,12 @@ def test_tail_through_cuts(tail: int, follow: bool) -> None:
         server.write(*numbered(30))
         found: list[LogLine] = []
         reader = asyncio.create_task(read(server, LogRequest(follow=follow, tail=tail), found))
-        await asyncio.sleep(0.1)
         expected = [line for _, line in numbered(30)[30 - min(tail, 30) :]]
+        for _ in range(1000):
+            if len(found) >= len(expected):
+                break
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # nothing more comes
         assert texts(found) == expected
         if follow:
             server.write((START + 100 * BILLION, b"new"))
