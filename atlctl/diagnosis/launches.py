@@ -65,7 +65,6 @@ class Launches:
     `processes`: how many were counted. `problem`: the reason if it did not answer."""
 
     problem: str | None
-    version: str
     moved: bool | None
     processes: int
     communicators: tuple[LaunchGroup, ...]
@@ -81,11 +80,11 @@ class LaunchCounts:
     behind: Mapping[int, Lag]
     ahead: frozenset[int]
     left: frozenset[int]
-    lost: Mapping[int, str]
+    lost: frozenset[int]
     moved: bool | None
 
 
-NOTHING = LaunchCounts({}, frozenset(), frozenset(), {}, None)
+NOTHING = LaunchCounts({}, frozenset(), frozenset(), frozenset(), None)
 
 
 def parse(found: object) -> Launches | None:
@@ -96,7 +95,6 @@ def parse(found: object) -> Launches | None:
     moved = item.get("moved")
     return Launches(
         problem=fields.message(item.get("problem"), 300) or None,
-        version=fields.text(item.get("version"), 40),
         moved=moved if isinstance(moved, bool) else None,
         processes=fields.whole(item.get("processes")) or 0,
         communicators=tuple(
@@ -153,7 +151,7 @@ def counted(reports: Mapping[str, StackReport], world: int | None) -> LaunchCoun
     behind: dict[int, Lag] = {}
     ahead: set[int] = set()
     left: set[int] = set()
-    lost: dict[int, str] = {}
+    lost: set[int] = set()
     for communicator in answer.communicators:
         size = communicator.size
         odd = _odd(communicator)
@@ -169,7 +167,7 @@ def counted(reports: Mapping[str, StackReport], world: int | None) -> LaunchCoun
         for member in communicator.faulty:
             rank = number(member, size)
             if rank is not None and member.fault in ("unresponsive", "dead"):
-                lost[rank] = member.fault
+                lost.add(rank)
             elif rank is not None and member.fault == "absent":
                 left.add(rank)
         named = {rank for member in communicator.ahead if (rank := number(member, size)) is not None}
@@ -178,7 +176,7 @@ def counted(reports: Mapping[str, StackReport], world: int | None) -> LaunchCoun
             named |= set(range(world)) - held if communicator.behind_count <= len(communicator.behind) else set()
         ahead |= named
     roots = {rank: lag for rank, lag in behind.items() if rank not in ahead or lag.instead}
-    return LaunchCounts(roots, frozenset(ahead - set(roots)), frozenset(left), lost, answer.moved)
+    return LaunchCounts(roots, frozenset(ahead - set(roots)), frozenset(left), frozenset(lost), answer.moved)
 
 
 def _odd(communicator: LaunchGroup) -> set[LaunchMember]:

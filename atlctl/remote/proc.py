@@ -193,7 +193,7 @@ def listening(pid: int) -> list[tuple[str, int]]:
     found = []
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in decoded(read(f"/proc/{pid}/net/{table}", 16 << 20)).splitlines()[1:]:
-            words = line.split()
+            words = line.split() if " 0A " in line else []
             if len(words) > 9 and words[3] == "0A" and f"socket:[{words[9]}]" in own:
                 digits, _, port = words[1].partition(":")
                 # Each group of 32 bits is in the byte order of the machine.

@@ -51,9 +51,8 @@ async def look(
     """Probe each of `workers`, in their order, within `timeout` seconds for connecting and for the probe.
 
     `pyspy`: a py-spy program to send along, or whether to run one of the worker. `watching` is a context manager around
-    the run. A worker's failure is in
-    its result. Workers that have ended are not probed. Raises AtlctlError if this process may not open enough
-    connections.
+    the run. A worker's failure is in its result. Workers that have ended are not probed. Raises AtlctlError if this
+    process may not open enough connections.
     """
     living = [worker for worker in workers if worker.state.active]
     answers: dict[str, Look] = {}
@@ -82,7 +81,7 @@ async def look(
 
 
 def with_stacks(item: Look, later: Look | None) -> Look:
-    """`item` with the Python stacks and recorders of a later look at the same processes."""
+    """`item` with the Python stacks of a later look at the same processes."""
     if item.report is None or later is None or later.report is None:
         return item
     found = {(rank.pid, rank.start): rank for rank in later.report.ranks}

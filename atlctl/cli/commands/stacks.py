@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -116,13 +116,12 @@ async def _stacks(
         say.document({**named, **to_data(scene, changed), "workers": seen}, problems)
     else:
         say.out(SceneText(language(), context().streams).text(scene, changed, verbose=verbose))
-        _tell(looks, scene, wanted=pyspy, brought=isinstance(program, bytes))
+        _tell(looks, scene, program)
     return fold_errors([item.error for item in looks if item.error is not None])
 
 
-def _tell(looks: Sequence[Look], scene: Scene, *, wanted: bool, brought: bool) -> None:
-    """On stderr: who could not be asked, and what could not be seen, each text once. `wanted`: stacks by py-spy, for
-    which it was `brought` along."""
+def _tell(looks: Sequence[Look], scene: Scene, pyspy: bytes | bool) -> None:
+    """On stderr: who could not be asked, and what could not be seen, each text once. `pyspy` as for `look`."""
     said: list[tuple[str, tuple[bool, str]]] = []
     for item in looks:
         if item.error is not None:
@@ -136,15 +135,17 @@ def _tell(looks: Sequence[Look], scene: Scene, *, wanted: bool, brought: bool) -
         if report.hidden:
             text = Message("processes of other users could not be inspected")
             said.append((item.worker.name, (False, text)))
+        if report.launches is not None and report.launches.problem is not None:
+            said.append((item.worker.name, (False, report.launches.problem)))
         if not report.ranks:
             said.append((item.worker.name, (False, Message("no rank process"))))
         for rank in report.ranks:
             said += ((item.worker.name, (False, problem)) for problem in rank.problems)
     say.about(said)
     reports = [rank.report for rank in scene.ranks if rank.report is not None]
-    if brought and any(report.source == "py-spy" for report in reports):
+    if isinstance(pyspy, bytes) and any(report.source == "py-spy" for report in reports):
         say.note(Message("py-spy was sent to the workers and is gone again; --no-pyspy looks without it"))
-    elif wanted and not brought and any(report.spy is False for report in reports):
+    elif pyspy is True and any(report.spy is False for report in reports):
         say.note(
             Message("no Python stacks: py-spy is missing here; install it: {command}", command="pip install py-spy")
         )
@@ -279,25 +280,7 @@ class SceneText:
                 )
             )
             lines.append(Toned(clean(told), Tone.PLAIN))
-        if first.missed is not None:
-            call = first.missed
-            told = Message(
-                "flight recorder: not in collective {seq} ({operation}, {group}), in which others wait",
-                seq=call.seq,
-                operation=call.operation,
-                group=call.group,
-            )
-            lines.append(Toned(self._phrase(told), Tone.PLAIN))
-        if first.lag is not None:
-            lag = first.lag
-            told = Message(
-                "NCCL: {count} of {most} {operation} launched, in a communicator of {size} ranks",
-                count=lag.count,
-                most=lag.most,
-                operation=lag.operation,
-                size=lag.size,
-            )
-            lines.append(Toned(self._phrase(told), Tone.PLAIN))
+        lines += [Toned(self._phrase(told), Tone.PLAIN) for told in _witnesses(first)]
         stack = first.report.stack if first.report is not None else None
         if stack is not None and first.report is not None:
             source = Message(
@@ -325,6 +308,16 @@ class SceneText:
         ]
         left = len(frames) - len(shown)
         return [*shown, Toned("  " + self._say(Message("({count} more)", count=left)), Tone.PLAIN)] if left else shown
+
+
+def _witnesses(rank: Judged) -> Iterator[Message]:
+    """The facts, other than its own process, that show that others wait for it."""
+    if (call := rank.missed) is not None:
+        told = Message("flight recorder: not in collective {seq} ({operation}, {group}), in which others wait")
+        yield told.filled(seq=call.seq, operation=call.operation, group=call.group)
+    if (lag := rank.lag) is not None:
+        told = Message("NCCL: {count} of {most} {operation} launched, in a communicator of {size} ranks")
+        yield told.filled(count=lag.count, most=lag.most, operation=lag.operation, size=lag.size)
 
 
 def _moment_text(at: ThreadState) -> str:

@@ -10,7 +10,6 @@ import pwd
 import re
 import resource
 import shlex
-import shutil
 import stat
 import sys
 import time
@@ -20,6 +19,7 @@ from importlib import metadata
 from atlctl import __version__
 from atlctl.cli.completion.scripts import SCRIPTS
 from atlctl.cli.doctor.report import DoctorReport
+from atlctl.cli.evidence.looking import pyspy_path
 from atlctl.cli.hosts import unread
 from atlctl.cli.installing import install_line
 from atlctl.cli.target import Choice
@@ -295,9 +295,8 @@ def _release(version: str) -> tuple[int, ...]:
 
 def check_programs(report: DoctorReport) -> None:
     """Optional programs of single commands."""
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
     there = {
-        "py-spy": beside if os.path.exists(beside) else shutil.which("py-spy"),
+        "py-spy": pyspy_path(),
         "torch": "torch" if importlib.util.find_spec("torch") is not None else None,
     }
     report.data["machine"]["programs"] = {name: bool(found) for name, found in there.items()}

@@ -32,12 +32,16 @@ _SPIED = 16
 _MAX_PROGRAM = 64 << 20
 
 
+def pyspy_path() -> str | None:
+    """The py-spy of this machine."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.path.exists(beside) else shutil.which("py-spy")
+
+
 def own_pyspy() -> bytes | bool:
     """The py-spy of this machine, a program for Linux; True if there is none, so that only workers may have one."""
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    path = beside if os.path.exists(beside) else shutil.which("py-spy")
     try:
-        with open(path or os.devnull, "rb") as file:
+        with open(pyspy_path() or os.devnull, "rb") as file:
             data = file.read(_MAX_PROGRAM + 1)
     except OSError:
         return True

@@ -69,8 +69,7 @@ def main(*words: str) -> None:
     finder = Finder()
     ranks = finder.ranks()
     environs = {rank["pid"]: finder.environs.get(rank["pid"], {}) for rank in ranks}
-    low = room["headroom"] is not None and room["headroom"] < HEADROOM
-    ras = Ras(environs, deadline) if asked & RAS and not low else None
+    ras = Ras(environs, deadline) if asked & RAS and not _short(room) else None
     before = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
     begun, held = time.monotonic(), cgroups.throttled()
     time.sleep(window)
@@ -113,6 +112,10 @@ def _headroom() -> Found:
     return {"headroom": memory["room"], "of": memory["of"], "needed": HEADROOM}
 
 
+def _short(room: Found) -> bool:
+    return room["headroom"] is not None and room["headroom"] < HEADROOM
+
+
 def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
@@ -129,7 +132,7 @@ def _dump(
     ranks: list[Found], finder: Finder, room: Found, brought: bytes | None, deadline: float, spy: bool
 ) -> str | None:
     """Read the stacks. Returns the reason if this is impossible for all ranks; else None."""
-    if room["headroom"] is not None and room["headroom"] < HEADROOM:
+    if _short(room):
         return Sentence(
             "only {free} MiB of memory are free, and {needed} are needed for stacks: /proc alone was read",
             free=room["headroom"] >> 20,
