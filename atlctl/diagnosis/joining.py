@@ -239,6 +239,7 @@ _ATTEMPT_PATH = re.compile(r"((?:^|(?<=/))[^/]+/attempt_(\d{1,9})/(\d{1,9})/erro
 #: Lines before an agent's report in which a logged traceback counts as a process's last message.
 _LAST_WORDS = 120
 _ABORTED = -6
+_OF_EXCEPTIONS = 1
 #: Exceptions by which `mp.spawn` reports the end of a process, and all by which launchers do.
 _SPAWN_REPORTS = frozenset({"ProcessExitedException", "ProcessRaisedException"})
 _REPORTS = _SPAWN_REPORTS | {"ChildFailedError", "SignalException", "CalledProcessError"}
@@ -339,6 +340,7 @@ class _Collector:
         self._take_files()
         self._take_rank_logs()
         self._attribute_loose(found)
+        self._attribute_code()
         self._place_pids()
         found.processes = [process for number in sorted(self.processes) for process in self.processes[number]]
         return found
@@ -477,10 +479,12 @@ class _Collector:
     def _take_note(self, note: AgentNote) -> None:
         number = self.rounds.of(note.line_no)
         if note.kind in (NoteKind.FAILED, NoteKind.DIED):
-            process = self._process(number, note.rank, note.local_rank, note.pid)
-            process.note = process.note or note
+            for rank in (note.rank, *note.more):
+                process = self._process(number, rank, note.local_rank, note.pid)
+                process.note = process.note or note
         elif note.kind is NoteKind.CLOSING:
-            self._process(number, None, None, note.pid).closed = note.line_no
+            for rank in (note.rank, *note.more):
+                self._process(number, rank, None, note.pid).closed = note.line_no
         elif note.kind is NoteKind.FORCED:
             self._process(number, None, None, note.pid).forced = note.line_no
 
@@ -579,6 +583,17 @@ class _Collector:
                 if not process.traces and hits:
                     process.hits.append(hits[-1])
                     process.guessed_words = len(silent) > 1
+
+
+    def _attribute_code(self) -> None:
+        """Assigns an exit code without a name to the only rank without output; an exception's code is 1."""
+        for note in self.log.notes:
+            if note.kind is not NoteKind.UNNAMED or note.exit_code == _OF_EXCEPTIONS:
+                continue
+            processes = self.processes.get(self.rounds.of(note.line_no), [])
+            mute = [process for process in processes if not (process.failed or process.said or process.hits)]
+            if len(mute) == 1 and len(processes) > 1:
+                mute[0].note = note
 
 
 def _explains_abort(hit: SignatureHit) -> bool:

@@ -172,6 +172,7 @@ class LogReader:
         self._plain: deque[tuple[int, bytes]] = deque(maxlen=MAX_BEFORE)
         self._in_end = False
         self._ray = RayTrain()
+        self._deepspeed = DeepSpeed()
         self._half = b""
 
     def catch_up(self, line_no: int, lines: Sequence[bytes]) -> None:
@@ -223,7 +224,10 @@ class LogReader:
         if not raw.strip():
             return self._summaries.open or self._traces.open_at(line_no)
         time = self._time(raw, stamp)
+        host, raw = self._deepspeed.host_of(raw)
         origin, text = split_origin(raw)
+        if host:
+            origin = replace(origin, stream=host)
         speakers = self._ray.speakers(raw, origin, text)
         origin = speakers[0] if speakers else origin
         if self._summaries.feed(raw, line_no):
@@ -349,7 +353,7 @@ class LogReader:
         if len(facts.collectives) < MAX_COLLECTIVES:
             facts.collectives += read_collectives(text, origin.rank, line_no, time)
         if len(facts.identities) < MAX_IDENTITIES:
-            facts.identities += read_identity(text, line_no)
+            facts.identities += self._deepspeed.ranks(text, line_no) or read_identity(text, line_no)
         if (address := read_address(text)) and len(self._addresses) < MAX_ADDRESSES:
             self._addresses[address] = None
         if _EVENT in text and len(facts.events) < MAX_IDENTITIES and (rank := _event_rank(text)) is not None:
@@ -431,6 +435,46 @@ class RayTrain:
             self._quotes_trace = True
         self._before = text if text.strip() else self._before
         return self._quoted or (() if own is None else (origin,))
+
+
+#: DeepSpeed's launcher of each host prints its number, then the ranks of all hosts. Over pdsh its lines have the host
+#: in front, as have those of its processes.
+_NODE_RANK = re.compile(r"\[launch\.py:\d{1,5}:\w{1,40}\] nnodes=\d{1,6}, .{0,80}\bnode_rank=(?P<number>\d{1,6})")
+_RANK_MAP = re.compile(
+    r"(?:(?P<prefix>\S{1,253}): )?\[[^\]]{1,40}\] \[\w{1,10}\] \[launch\.py:\d{1,5}:\w{1,40}\] "
+    r"global_rank_mapping=defaultdict\(<class 'list'>, \{(?P<ranks>.+)\}\)"
+)
+_RANKS_OF_HOST = re.compile(r"'(?P<host>[^']{1,253})': \[(?P<ranks>\d{1,7}(?:, \d{1,7}){0,63})\]")
+
+
+class DeepSpeed:
+    """Knows the ranks of a job that DeepSpeed started, and the hosts in front of the lines that pdsh prints."""
+
+    def __init__(self) -> None:
+        self._hosts: set[str] = set()
+        self._number = 0
+
+    def host_of(self, raw: str) -> tuple[str, str]:
+        """The host in front of a line, and the line without it; no host if pdsh did not print the log."""
+        if "global_rank_mapping=" in raw and (found := _RANK_MAP.match(raw)) and found["prefix"]:
+            self._hosts.update(match["host"] for match in _RANKS_OF_HOST.finditer(found["ranks"]))
+        host, colon, rest = raw.partition(": ") if self._hosts else ("", "", "")
+        return (host, rest) if colon and host in self._hosts else ("", raw)
+
+    def ranks(self, text: str, line_no: int) -> list[Identity]:
+        """The processes that a line of the launcher lists."""
+        if found := _NODE_RANK.search(text):
+            self._number = int(found["number"])
+        if "global_rank_mapping=" not in text or (found := _RANK_MAP.match(text)) is None:
+            return []
+        of_hosts = [
+            [int(rank) for rank in match["ranks"].split(", ")] for match in _RANKS_OF_HOST.finditer(found["ranks"])
+        ]
+        world = sum(map(len, of_hosts))
+        if self._hosts:  # local ranks of several hosts in one log would be mixed up
+            return [Identity(line_no, rank, None, world) for ranks in of_hosts for rank in ranks]
+        own = of_hosts[self._number] if self._number < len(of_hosts) else []
+        return [Identity(line_no, rank, local, world) for local, rank in enumerate(own)]
 
 
 def _begins_inside(line: bytes) -> bool:
@@ -607,6 +651,8 @@ IDENTITY_LITERALS = (
     b"global_world_sizes=",
     b" nranks ",
     b"GLOBAL_RANK: ",
+    b"global_rank_mapping=",
+    b" node_rank=",
     b" Error Snippet]:",
     b"Bootstrap : Using",
     b"Bootstrap: Using",
