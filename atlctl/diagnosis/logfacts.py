@@ -142,7 +142,13 @@ class LogFacts:
     @property
     def said(self) -> bool:
         """Whether anything was found at all."""
-        return any((self.summaries, self.notes, self.traces, self.collectives, self.hits, self.identities, self.events))
+        return bool(self.hits) or not self.only_reports
+
+
+    @property
+    def only_reports(self) -> bool:
+        """Whether no line is known to be a process's or an agent's own."""
+        return not any((self.summaries, self.notes, self.traces, self.collectives, self.identities, self.events))
 
 
 @lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ from atlctl.diagnosis.cause.initiators import UNALIGNED
 from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, traceback_in, universe
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.failures import Part, Strength
-from atlctl.diagnosis.joining import AgentEnd, WorkerRounds
+from atlctl.diagnosis.joining import AgentEnd, Rounds, WorkerRounds
 from atlctl.diagnosis.logfacts import LogFacts, SignatureHit
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.signatures import LineRole
@@ -289,6 +289,7 @@ def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:
 #: Most lines after a traceback that still counts as the end of a log without a launcher's report.
 _END = 60
 _MAX_DEATHS = 16
+_ARGUMENTS = "bad_arguments"
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -325,6 +326,9 @@ def find_loose(this: Round) -> Diagnosis | None:
     candidates += [
         _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None) for name, hit in roots[:8]
     ]
+    if len(job.workers) == 1 and not this.failures and {cause.category for cause in candidates} == {_ARGUMENTS}:
+        why = Message("the program refused its options, before it started any process")
+        return Diagnosis(Verdict.JOB, (replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=why),))
     if not candidates:
         candidates = [
             _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None)
@@ -344,13 +348,16 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
     Deaths in earlier rounds, and deaths after which training continued for long, are ignored.
     """
     found: list[Cause] = []
-    for worker in job.workers:
-        log = worker.evidence.log or LogFacts()
-        first = max(log.outlived, *worker.rounds.ends[: worker.rounds.seen - 1], 0)
+    logs = [(worker.worker, worker.evidence.log or LogFacts(), worker.rounds) for worker in job.workers]
+    if job.evidence.launcher is not None:
+        launcher = job.evidence.launcher
+        logs.append((launcher.worker, launcher.log or LogFacts(), Rounds((), final=False)))
+    for name, log, rounds in logs:
+        first = max(log.outlived, *rounds.ends[: rounds.seen - 1], 0)
         told = [*((hit.line_no, hit.text) for hit in log.hits if hit.match.death)]
         told += [(trace.last.line_no, trace.last.message) for trace in log.traces]
         found += [
-            _candidate(worker.worker, match.signature.category, text, line_no, None)
+            _candidate(name, match.signature.category, text, line_no, None)
             for line_no, text in sorted(told)
             if line_no > first and (match := job.matcher.match(text)) is not None and match.death
         ]
