@@ -162,8 +162,8 @@ SavedLogs = Annotated[
         "--from",
         metavar="PATH",
         help=Message(
-            "read saved logs instead of a job: a folder (WORKER.log, error files), a file, or - (stdin); can be "
-            "repeated"
+            "read saved logs instead of a job: a folder (WORKER.log, error files), a file, or - (stdin), also "
+            "compressed (.gz, .zst); can be repeated"
         ),
     ),
 ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from atlctl.i18n import Message
 from atlctl.jobs.statedir import READ_FLAGS
+from atlctl.recording.packed import unpacked_name
 
 #: Tags of logs. Any other word is a tag only if `NAME.log` exists too, since host names contain dots.
 _KNOWN_TAGS = ("ts", "previous", "stdout", "stderr")
@@ -111,7 +112,7 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 def look(folder: str, *, error_files: bool) -> FolderContent:
     """The logs in `folder` and, unless `error_files` is false, everything else that is evidence. Raises OSError."""
     found = FolderContent()
-    names: list[str] = []
+    names: dict[str, str] = {}  # the names of the unpacked logs -> the files
     folders: set[str] = set()
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -120,15 +121,16 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
             elif entry.name in (_MANIFEST, _EVENTS):
                 if error_files:
                     _platform_file(entry, found)
-            elif not entry.name.endswith(".log") or entry.name == ".log":
+            elif (name := log_name(entry.name)) is None:
                 if error_files and _is_dump(entry.path):
                     found.dumps.setdefault(LOOSE, []).append(entry.path)
             elif entry.is_symlink():
                 found.links.append(entry.path)
             elif entry.is_file(follow_symlinks=False) and len(names) < MAX_LOGS:
-                names.append(entry.name)
-    for name, files in group(names).items():
-        found.logs[name] = [os.path.join(folder, file) for file in files]
+                # Of a log and its compressed copy, the log is read.
+                names[name] = min(entry.name, names.get(name, entry.name), key=len)
+    for name, files in group(list(names)).items():
+        found.logs[name] = [os.path.join(folder, names[file]) for file in files]
     if error_files:
         roots = [(name, os.path.join(folder, name)) for name in found.logs if name in folders]
         roots += _collected(os.path.join(folder, "files"), found) if "files" in folders else []
@@ -142,6 +144,12 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
     if loose:
         found.dumps[LOOSE] = sorted(loose, key=natural)[:MAX_ERROR_FILES]
     return found
+
+
+def log_name(name: str) -> str | None:
+    """The name of a log, without an ending of compression; None if it does not end in `.log` then."""
+    plain = unpacked_name(name)
+    return plain if plain.endswith(".log") and plain != ".log" else None
 
 
 def _is_dump(path: str) -> bool:
@@ -252,6 +260,8 @@ def _files_below(root: str, worker: str, content: FolderContent) -> bool:
             whole = False
         for name in sorted(files, key=natural):
             full = os.path.join(path, name)
+            if (plain := unpacked_name(name)) != name and plain in files:
+                continue
             log = _rank_log(path, name)
             is_error, is_dump = name.endswith("error.json"), _DUMP.fullmatch(name) is not None
             if not (log or is_error or is_dump) or os.path.islink(full) or not os.path.isfile(full):
@@ -276,7 +286,7 @@ def _files_below(root: str, worker: str, content: FolderContent) -> bool:
 
 def _rank_log(folder: str, name: str) -> RankLogFile | None:
     """The rank log `name` in `folder`; None if it is not one."""
-    stream = _RANK_LOGS.get(name)
+    stream = _RANK_LOGS.get(unpacked_name(name))
     if stream is None:
         return None
     above, local_rank = os.path.split(folder)

@@ -5,7 +5,8 @@
      "workers": [{"name", "index", "node_rank", "pod", "node", "host_ip", "addresses", "state", "reason", "message",
                   "exit_code", "signal", "restarts", "started", "ended",
                   "gpus": [{"local_rank", "index", "uuid", "pci"}]}],
-     "streams": [names of logs in the folder that hold the lines of many workers]}
+     "streams": [names of logs in the folder that hold the lines of many workers],
+     "cut": [paths in the folder of logs that are copies of cut or damaged files]}
 
 Only `version`, `workers` and a worker's `name` are required; null counts as missing, unknown fields are ignored. Times
 are RFC 3339, or seconds since the epoch. Texts are not sanitized here: the output does that.
@@ -59,11 +60,13 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The contents of the file. `workers` are in file order. `streams` are logs with lines of several workers."""
+    """The contents of the file. `workers` are in file order. `streams` are logs with lines of several workers,
+    `cut` those that lack lines."""
 
     job: JobInfo
     workers: tuple[WorkerInfo, ...]
     streams: frozenset[str] = frozenset()
+    cut: frozenset[str] = frozenset()
 
 
 def read_manifest(data: bytes) -> Manifest:
@@ -103,6 +106,7 @@ def read_manifest(data: bytes) -> Manifest:
         ),
         workers,
         frozenset(fields.texts("streams")),
+        frozenset(fields.texts("cut")),
     )
 
 

@@ -29,11 +29,12 @@ from atlctl.jobs.model import State
 from atlctl.jobs.statedir import READ_FLAGS
 from atlctl.recording.events import lines_within, parse_events
 from atlctl.recording.feed import Alone, Feed, Readers, Told, pump, task_number
-from atlctl.recording.folder import LOOSE, FolderContent, RankLogFile, group, look, natural
+from atlctl.recording.folder import LOOSE, FolderContent, RankLogFile, group, log_name, look, natural
 from atlctl.recording.hosts import by_host, merged, of_ranks
 from atlctl.recording.lines import CHUNK, NAME_A_LOG, as_utf8, no_log, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
 from atlctl.recording.manifest import Manifest, read_manifest
+from atlctl.recording.packed import PlainBytes, unpacked_name
 
 #: The worker of lines that cannot be assigned to one.
 INPUT = "input"
@@ -67,7 +68,7 @@ class SavedLog:
 class Saved:
     """The evidence that was read. `problems`: inputs that could not be read.
 
-    `remarks` are sentences for the user. `cut` are workers with logs of which only the end was read.
+    `remarks` are sentences for the user. `cut` are workers with logs of which only the end was read, on purpose.
     """
 
     job: JobEvidence
@@ -113,8 +114,11 @@ def read_saved(
         else:
             plain.setdefault(os.path.dirname(path), []).append(path)
     for folder, files in plain.items():
-        named = {os.path.basename(path): path for path in files}
-        logs = [name for name in named if name.endswith(".log") and name != ".log"]
+        named: dict[str, str] = {}
+        for path in sorted(files, key=lambda path: unpacked_name(path) != path):
+            base = os.path.basename(path)
+            named.setdefault(name if (name := log_name(base)) and name not in named else base, path)
+        logs = [name for name in named if log_name(name) == name]
         chosen = group(logs) | {name: [name] for name in named if name not in logs}
         for worker, names in chosen.items():
             name = INPUT if worker == STDIN else worker
@@ -155,7 +159,8 @@ class _EvidenceReader:
 
     `many`: several paths were given, so a file's name is that of its worker. `named`: log readers by file; `streams`
     of them may hold lines of several workers, and `shared` do. `split`: log readers of workers that were identified by
-    their lines, some of them `tasks` of a launcher. `read`: workers with a log that was read.
+    their lines, some of them `tasks` of a launcher. `read`: workers with a log that was read; `lacking`: workers with a
+    log that lacks lines. `refused`: the number of logs that unpack to too much.
     """
 
     matcher: Matcher
@@ -165,6 +170,7 @@ class _EvidenceReader:
     ends: Ends | None = None
     count: Callable[[int], object] = int
     cut: set[str] = field(default_factory=set)
+    lacking: set[str] = field(default_factory=set)
     named: dict[str, LogReader] = field(default_factory=dict)
     split: dict[str, LogReader] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
@@ -179,6 +185,7 @@ class _EvidenceReader:
     tasks: set[str] = field(default_factory=set)
     told: dict[Told, None] = field(default_factory=dict)
     problems: list[AtlctlError] = field(default_factory=list)
+    refused: int = 0
     remarks: list[str] = field(default_factory=list)
     launcher: WorkerEvidence | None = None
 
@@ -200,13 +207,15 @@ class _EvidenceReader:
             name = os.path.join(folder, worker) if worker in taken else worker
             self.named[name] = LogReader(self.matcher)
             for path, skip in self._wanted(content.logs.get(worker, ()), name):
-                alone = os.path.basename(path) not in streams
+                alone = unpacked_name(os.path.basename(path)) not in streams
                 if not alone:
                     self.streams.add(name)
+                self._note_cut(path, folder, name)
                 self._keep_going(partial(self._read_file, path, name, alone=alone, skip=skip))
             for path in content.error_files.get(worker, ()):
                 self._keep_going(partial(self._read_error_file, path, name))
             for item in content.rank_logs.get(worker, ()):
+                self._note_cut(item.path, folder, name)
                 self._keep_going(partial(self._read_rank_log, item, name))
             for path in content.dumps.get(worker, ()):
                 self._keep_going(partial(self._read_dump, path, name))
@@ -217,6 +226,13 @@ class _EvidenceReader:
         if content.events:
             self._keep_going(partial(self._read_events, content.events))
         self.remarks += [Message("{path}: {why}", path=path, why=why) for path, why in content.unreadable]
+
+    def _note_cut(self, path: str, folder: str, name: str) -> None:
+        """Notes a log of the worker `name` that is the copy of a cut one."""
+        if self.manifest and unpacked_name(os.path.relpath(path, folder)) in self.manifest.cut:
+            self.lacking.add(name)
+            lacks = Message("{path} lacks lines: it is the copy of a file that was cut or damaged", path=path)
+            self.problems.append(AtlctlError(lacks))
 
     def _wanted(self, paths: Sequence[str], name: str) -> list[tuple[str, int]]:
         """Files of a log, and the number of bytes to skip at the start of each."""
@@ -264,20 +280,27 @@ class _EvidenceReader:
             self.count(len(data))
             return data
 
-        read, start = as_utf8(raw, _start(raw, _SAMPLE))
+        shown = shown_path(path)
+        plain = PlainBytes(raw, shown, path, "errors")
+        read, start = as_utf8(plain.read, _start(plain.read, _SAMPLE))
+        packed = plain.unpacking
+        if packed is not None and packed.wrong is not None and not start:
+            raise UsageError(Message("{path} {problem}", path=shown, problem=packed.wrong), NAME_A_LOG)
         if what := not_text(start):
-            shown = shown_path(path)
             raise no_log(what, shown, path, "errors")
         first = self.logs[-1].first + self.logs[-1].lines if self.logs else 1
         feed = Feed(readers or self, name, first - 1, literals_of(self.matcher), start, alone=alone)
         if feed.backwards:
-            shown = shown_path(path)
             raise UsageError(
                 Message("{path}: its newest lines are at the top", path=shown),
                 Message("for Loki: logcli query --forward; otherwise: tac"),
             )
         pump(read, feed, start, CHUNK)
-        if readers is None:
+        if packed is not None and packed.wrong is not None:
+            self.lacking.add(name)
+            self.refused += packed.refused
+            self.problems.append(AtlctlError(Message("{path} {problem}", path=shown, problem=packed.wrong)))
+        if readers is None and not (packed and packed.refused):
             self.read.add(name)
         self.logs.append(SavedLog(path, first, feed.number - first + 1, size, skipped))
         if wrong := feed.overwritten():
@@ -342,9 +365,9 @@ class _EvidenceReader:
         self.shared.add(name)
 
     def result(self, paths: Sequence[str]) -> Saved:
-        if not self.logs and self.problems:
+        if len(self.logs) == self.refused and self.problems:
             raise self.problems[0]
-        if self.logs and not any(log.bytes for log in self.logs) and not self.records:
+        if self.logs and not any(log.lines for log in self.logs) and not self.records:
             shown = joined((shown_path(path) for path in paths[:4]), COMMA)
             raise NothingMatched(Message("{path}: empty", path=shown), Message("name a log that is not empty"))
         found = self._by_worker()
@@ -385,6 +408,9 @@ class _EvidenceReader:
                     self.told["host"] = None
             for worker, part in parts.items():
                 found[worker] = merged(found[worker], part) if worker in found else part
+                found[worker].cut |= name in self.lacking
+        for name in found if self.lacking & self.shared else ():
+            found[name].cut |= name not in self.named or name in self.shared
         return found
 
     def _job(self, found: Mapping[str, LogFacts]) -> JobEvidence:
@@ -497,6 +523,9 @@ class Ends:
         left = self.share
         wanted: list[tuple[str, int]] = []
         for path in reversed(there):
+            if unpacked_name(path) != path:
+                wanted.append((path, 0))  # its size says nothing
+                continue
             skip = max(0, os.lstat(path).st_size - left)
             left -= os.lstat(path).st_size
             early = begin is not None and skip > 0
@@ -505,7 +534,7 @@ class Ends:
             wanted.append((path, skip))
             if skip or (left <= 0 and not early):
                 break
-        return wanted[::-1], len(wanted) < len(there) or bool(wanted[-1][1])
+        return wanted[::-1], len(wanted) < len(there) or any(skip for _, skip in wanted)
 
 
 def _before(path: str, begin: bytes) -> int:

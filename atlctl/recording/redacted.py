@@ -34,8 +34,9 @@ from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import READ_FLAGS, read_bytes, write_all
 from atlctl.recording import manifest
 from atlctl.recording.events import lines_within
-from atlctl.recording.folder import NEW_FOLDER, FolderContent, cannot_write, group, look
-from atlctl.recording.lines import no_log, not_text
+from atlctl.recording.folder import NEW_FOLDER, FolderContent, cannot_write, group, log_name, look
+from atlctl.recording.lines import as_utf8, no_log, not_text
+from atlctl.recording.packed import PlainBytes, unpacked_name
 from atlctl.recording.read import INPUT, STDIN, check_logs, mapped, shown_path
 from atlctl.recording.recorder.store import EVENTS, STATES, regular
 from atlctl.recording.save import EvidenceSource, Folder, closing
@@ -52,15 +53,21 @@ CHUNK = 256 * 1024
 #: A longer line is redacted in pieces of this size.
 _LINE = 1 << 20
 SUFFIXES = (".tar.gz", ".tgz")
+#: A manifest of no known workers.
+_NO_WORKERS = {"version": manifest.VERSION, "workers": []}
 _ELSEWHERE = Message("name a new folder, or a new file that ends in .tar.gz, with --out")
 
 
 @dataclass(slots=True)
 class Copied:
-    """The number of copied `logs`. `missing`: missing or incomplete items and the reason (hostile text)."""
+    """The number of copied `logs`. `missing`: missing or incomplete items and the reason (hostile text).
+
+    `cut`: paths in the copy of logs that lack lines, since their files are cut or damaged.
+    """
 
     logs: int = 0
     missing: list[tuple[str, str]] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
 
     def miss(self, what: str, error: OSError | AtlctlError) -> None:
         self.missing.append((what, why_of(error)))
@@ -78,17 +85,21 @@ def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, li
     done.missing += list(content.unreadable)
     done.missing += [(worker, Message("it has too many files; not all were read")) for worker in content.omitted]
     logs = [
-        [(file, [kept_name(worker) + os.path.basename(file)[len(worker) :]]) for file in files]
+        [(file, [kept_name(worker) + unpacked_name(os.path.basename(file))[len(worker) :]]) for file in files]
         for worker, files in content.logs.items()
     ]
-    logs += [[(item.path, _below(path, item.path))] for items in content.rank_logs.values() for item in items]
+    logs += [
+        [(item.path, _below(path, unpacked_name(item.path)))] for items in content.rank_logs.values() for item in items
+    ]
     _copy_logs(logs, folder, done, limit)
     _copy_files(path, content, folder, done)
     if content.manifest is not None:
         try:
-            _put_manifest(folder, read_bytes(content.manifest, manifest.SIZE_LIMIT))
+            _put_manifest(folder, read_bytes(content.manifest, manifest.SIZE_LIMIT), done.cut)
         except (OSError, AtlctlError) as error:
             done.miss(content.manifest, error)
+    elif done.cut:
+        _put_manifest(folder, json.dumps(_NO_WORKERS).encode(), done.cut)
     wanted = ([EVENTS] if content.events is not None else []) + ([STATES] if error_files else [])
     for name in wanted:
         try:
@@ -113,10 +124,10 @@ def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, li
     """
     done = Copied()
     names: dict[str, str] = {}
-    logs = [os.path.basename(path) for path in paths if path.endswith(".log")]
+    logs = [name for path in paths if (name := log_name(os.path.basename(path)))]
     chosen = {name for files in group(sorted(set(logs))).values() for name in files}
     for path in paths:
-        base = os.path.basename(path)
+        base = unpacked_name(os.path.basename(path))
         if base.endswith(".log") and base != ".log" and base not in chosen and len(paths) > 1:
             continue  # the same log without its time stamps
         name = f"{INPUT}.log" if len(paths) == 1 or path == STDIN else base if base.endswith(".log") else f"{base}.log"
@@ -126,8 +137,6 @@ def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, li
                 Message("copy them into one folder, and name that folder"),
             )
         names[path] = kept_name(name)
-    data = {"version": manifest.VERSION, "workers": [], "streams": list(names.values())}
-    folder.put([manifest.NAME], json.dumps(data).encode() + b"\n")
     problems: list[AtlctlError] = []
     for path, name in names.items():
         try:
@@ -137,6 +146,8 @@ def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, li
             done.miss(path, error)
     if problems and not done.logs:
         raise problems[0]
+    data = {**_NO_WORKERS, "streams": list(names.values()), **({"cut": done.cut} if done.cut else {})}
+    folder.put([manifest.NAME], json.dumps(data).encode() + b"\n")
     return done
 
 
@@ -146,38 +157,101 @@ def _copy_stream(path: str, name: str, folder: ReportFolder, done: Copied, stdin
     Of a file larger than `limit` the end is kept, of a pipe the start.
     """
     fd = stdin if path == STDIN else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    shown = shown_path(path)
     try:
-        chunks = _chunks_within(fd, limit, shown, done)
+        text = LogText(fd, path)
+        chunks = _chunks_within(text, limit, done)
         start = next(chunks, b"")
         if what := not_text(start):
-            raise no_log(what, shown, path, "report")
+            raise no_log(what, text.shown, path, "report")
         out = folder.create_below([name])
         try:
             for piece in hidden(chain([start], chunks), folder.found):
                 write_all(out, piece)
         finally:
             os.close(out)
+        _note_damage(text, name, done)
         done.logs += 1
     finally:
         if path != STDIN:
             os.close(fd)
 
 
-def _chunks_within(fd: int, limit: int, shown: str, done: Copied) -> Iterator[bytes]:
-    found = os.fstat(fd)
-    regular = stat.S_ISREG(found.st_mode)
-    left = limit
-    if regular and found.st_size - os.lseek(fd, 0, os.SEEK_CUR) > limit:
-        yield os.read(fd, CHUNK).split(b"\n", 1)[0] + b"\n"  # the first line shows the format
-        skip_to(fd, found.st_size - limit)
-        done.missing.append((shown, Message("only its last {size} MiB", size=limit >> 20)))
+class LogText:
+    """The text of a log, from where the open file `fd` is: unpacked, in UTF-8.
+
+    Raises UsageError if a package is missing, OSError.
+    """
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.shown = shown_path(path)
+        self._fd, self._path = fd, path
+        self._regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        self._begin = os.lseek(fd, 0, os.SEEK_CUR) if self._regular else 0
+        self._open()
+
+    def size(self) -> int | None:
+        """Bytes of the text; None for a pipe. Raises AtlctlError if it unpacks to too much, OSError."""
+        if not self._regular:
+            return None
+        if self._same:
+            return max(0, os.fstat(self._fd).st_size - self._begin)
+        size = sum(map(len, self.chunks()))
+        os.lseek(self._fd, self._begin, os.SEEK_SET)
+        self._open()
+        return size
+
+    def _open(self) -> None:
+        self._plain = PlainBytes(lambda size: os.read(self._fd, size), self.shown, self._path, "report")
+        self._read, self._start = as_utf8(self._plain.read, self._plain.read(CHUNK))
+        self._same = self._plain.unpacking is None and self._read == self._plain.read
+
+    @property
+    def wrong(self) -> Message | None:
+        """Why lines are missing at its end, after its `chunks`."""
+        return self._plain.unpacking.wrong if self._plain.unpacking else None
+
+    def first_line(self) -> bytes:
+        return self._start.partition(b"\n")[0]
+
+    def chunks(self, skip: int = 0) -> Iterator[bytes]:
+        """The text, without its first `skip` bytes and the rest of their line. Raises AtlctlError, OSError."""
+        if skip and self._same:
+            skip_to(self._fd, self._begin + skip)
+            self._start, skip = self._read(CHUNK), 0
+        left = skip - 1  # if `skip` bytes end with a newline, the next line is not skipped
+        data = self._start
+        while data:
+            if left >= 0:
+                end = data.find(b"\n", left) + 1
+                left = max(0, left - len(data)) if not end else -1
+                data = data[end:] if end else b""
+            if data:
+                yield data
+            data = self._read(CHUNK)
+        if self._plain.unpacking is not None and self._plain.unpacking.refused:
+            raise AtlctlError(Message("{path} {problem}", path=self.shown, problem=self.wrong))
+
+
+def _note_damage(text: LogText, name: str, done: Copied) -> None:
+    """Notes a log, copied as `name`, whose file is cut or damaged."""
+    if text.wrong is not None:
+        done.cut.append(name)
+        done.missing.append((text.shown, text.wrong))
+
+
+def _chunks_within(text: LogText, limit: int, done: Copied) -> Iterator[bytes]:
+    left, skip = limit, 0
+    size = text.size()
+    if size is not None and size > limit:
+        yield text.first_line() + b"\n"  # it shows the format
+        skip = size - limit
+        done.missing.append((text.shown, Message("only its last {size} MiB", size=limit >> 20)))
         left += CHUNK
-    while data := os.read(fd, min(CHUNK, left)):
+    for data in text.chunks(skip):
+        yield data[:left]
         left -= len(data)
-        yield data
         if left <= 0:
-            done.missing.append((shown, Message("only its first {size} MiB", size=limit >> 20)))
+            done.missing.append((text.shown, Message("only its first {size} MiB", size=limit >> 20)))
             return
 
 
@@ -185,7 +259,15 @@ def _copy_logs(
     logs: Sequence[Sequence[tuple[str, Sequence[str]]]], folder: ReportFolder, done: Copied, limit: int
 ) -> None:
     """Copies logs, each in one or more files in reading order. Of large logs the end is kept, up to an equal share."""
-    sizes = {path: _size(path) for log in logs for path, _ in log}
+    sizes: dict[str, int] = {}
+    problems: list[AtlctlError] = []
+    for path in [path for log in logs for path, _ in log]:
+        try:
+            sizes[path] = _size(path)
+        except AtlctlError as problem:
+            done.miss(path, problem)
+            problems.append(problem)
+    logs = [[(path, parts) for path, parts in log if path in sizes] for log in logs]
     room = fair([sum(sizes[path] for path, _ in log) for log in logs], limit)
     for log in logs:
         left = room
@@ -198,9 +280,11 @@ def _copy_logs(
             try:
                 fd = regular(os.open(path, READ_FLAGS), path)
                 try:
-                    folder.put_log(parts, fd, skip)
+                    text = LogText(fd, path)
+                    folder.put_log(parts, text.chunks(skip))
                 finally:
                     os.close(fd)
+                _note_damage(text, "/".join(parts), done)
                 done.logs += 1
                 if skip:
                     done.missing.append(
@@ -215,6 +299,8 @@ def _copy_logs(
                     )
             except OSError as error:
                 done.miss(path, error)
+    if problems and not done.logs:
+        raise problems[0]
 
 
 def fair(sizes: Iterable[int], limit: int) -> int:
@@ -229,8 +315,13 @@ def fair(sizes: Iterable[int], limit: int) -> int:
 
 
 def _size(path: str) -> int:
+    """Bytes of the text of a log, 0 if it cannot be read. Raises AtlctlError."""
     try:
-        return os.lstat(path).st_size
+        fd = os.open(path, READ_FLAGS)
+        try:
+            return LogText(fd, path).size() or 0
+        finally:
+            os.close(fd)
     except OSError:
         return 0
 
@@ -270,12 +361,17 @@ def _put_dump(folder: ReportFolder, parts: Sequence[str], data: bytes) -> None:
     folder.put(parts, data)
 
 
-def _put_manifest(folder: ReportFolder, data: bytes) -> None:
-    """Writes the manifest, with workers named like their copies. An invalid one is redacted as text. Raises OSError."""
+def _put_manifest(folder: ReportFolder, data: bytes, cut: Sequence[str]) -> None:
+    """Writes the manifest, with workers named like their copies, and the logs that lack lines.
+
+    An invalid one is redacted as text. Raises OSError.
+    """
     try:
         found = redact_json(json.loads(data), folder.found)
         for worker in found["workers"]:
             worker["name"] = kept_name(worker["name"])
+        if cut:
+            found["cut"] = [*found.get("cut", ()), *cut]
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         folder.put([manifest.NAME], redact_json_bytes(data, folder.found))
     else:
@@ -330,13 +426,11 @@ class ReportFolder(Folder):
         finally:
             os.close(fd)
 
-    def put_log(self, parts: Sequence[str], source: int, skip: int = 0) -> None:
-        """Writes the lines of the open file `source`, redacted, without the first `skip` bytes. Raises OSError."""
+    def put_log(self, parts: Sequence[str], chunks: Iterator[bytes]) -> None:
+        """Writes the lines of a log, redacted. Raises OSError, and what `chunks` raises."""
         fd = self.create_below(parts)
         try:
-            if skip:
-                skip_to(source, skip)
-            for piece in hidden(_chunks(source), self.found):
+            for piece in hidden(chunks, self.found):
                 write_all(fd, piece)
         finally:
             os.close(fd)

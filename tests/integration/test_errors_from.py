@@ -81,11 +81,11 @@ def test_standard_input(form):
 
 def test_several_paths_and_a_partial_answer(saved, tmp_path):
     bad = tmp_path / "w-2.log"
-    bad.write_bytes(b"\x1f\x8b\x08\0")
+    bad.write_bytes(b"BZh9")
     run = errors("--from", saved / "w-0.log", "--from", saved / "w-1.log", "--from", bad, "-o", "json")
     document = json.loads(run.stdout)
     assert (run.code, document["status"], document["errors"][0]["kind"]) == (0, "partial", "usage")
-    assert run.stderr == f"warning: {bad} is not a log but gzip data\n".encode()
+    assert run.stderr == f"warning: {bad} is not a log but bzip2 data\n".encode()
     assert document["data"]["root_causes"][0]["worker"] == "w-1"
 
 

@@ -43,6 +43,7 @@ KNOWS: dict[str, tuple[str, ...]] = {
     "yarl": ("backends.kubernetes",),
     "asyncssh": tuple(f"backends.hosts.{name}" for name in ("checkup", "connect", "hostkeys", "keys", "stream")),
     "torch": ("remote.smoke.probe", "cli.demo_job.train"),
+    "zstandard": ("recording.packed",),
     "pydantic_core": ("diagnosis.scanner",),
     "babel": ("packaging.messages",),
 }
@@ -51,7 +52,7 @@ KNOWS: dict[str, tuple[str, ...]] = {
 BACKENDS = ("backends.kubernetes", "backends.hosts")
 
 #: Import name -> its extra; all others are dependencies.
-_EXTRAS = {"torch": "smoke", "babel": "dev"}
+_EXTRAS = {"torch": "smoke", "babel": "dev", "zstandard": "zstd"}
 
 #: Import name -> distribution, if they differ.
 DISTRIBUTIONS = {"yaml": "pyyaml", "pydantic_core": "pydantic-core"}

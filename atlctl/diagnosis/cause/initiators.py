@@ -172,11 +172,16 @@ def _left_by_itself(item: Failure) -> bool:
 
 
 def _all_others_followed(this: Round, leader: Failure) -> bool:
-    """Whether every other rank of the job lost a peer, or was running when its agent noticed a failure."""
-    ranks = universe(this)
+    """Whether every other rank of the job lost a peer, or was running when its agent noticed a failure.
+
+    A launcher that names the global rank of the first failed process ends the others silently.
+    """
+    ranks, launched = universe(this), this.job.launched
     others = [item for item in ranks.known.values() if item.key != leader.key]
-    followed = all(item.part is Part.ENDED or item.sort is Sort.LEFT for item in others)
-    known = this.job.whole and (ranks.complete or this.job.launched)
+    followed = all(
+        item.part is Part.ENDED or item.sort is Sort.LEFT or (launched and item.part is Part.SILENT) for item in others
+    )
+    known = this.job.whole and (ranks.complete or launched)
     return known and followed and any(item.part is Part.VICTIM for item in others)
 
 
