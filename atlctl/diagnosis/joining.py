@@ -239,7 +239,8 @@ _ATTEMPT_PATH = re.compile(r"((?:^|(?<=/))[^/]+/attempt_(\d{1,9})/(\d{1,9})/erro
 #: Lines before an agent's report in which a logged traceback counts as a process's last message.
 _LAST_WORDS = 120
 _ABORTED = -6
-_OF_EXCEPTIONS = 1
+#: Python's exit code after an exception, also of victims.
+OF_EXCEPTIONS = 1
 #: Exceptions by which `mp.spawn` reports the end of a process, and all by which launchers do.
 _SPAWN_REPORTS = frozenset({"ProcessExitedException", "ProcessRaisedException"})
 _REPORTS = _SPAWN_REPORTS | {"ChildFailedError", "SignalException", "CalledProcessError"}
@@ -588,7 +589,7 @@ class _Collector:
     def _attribute_code(self) -> None:
         """Assigns an exit code without a name to the only rank without output; an exception's code is 1."""
         for note in self.log.notes:
-            if note.kind is not NoteKind.UNNAMED or note.exit_code == _OF_EXCEPTIONS:
+            if note.kind is not NoteKind.UNNAMED or note.exit_code == OF_EXCEPTIONS:
                 continue
             processes = self.processes.get(self.rounds.of(note.line_no), [])
             mute = [process for process in processes if not (process.failed or process.said or process.hits)]

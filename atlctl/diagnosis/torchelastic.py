@@ -217,7 +217,8 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
     for literal, kind, pattern in _LAUNCHER_NOTES:
         if literal in line and (match := pattern.search(text := clean_line(line))):
             found = {name: value for name, value in match.groupdict().items() if value is not None}
-            found["signal"] = _SLURM.get(found.get("how", ""), found.get("signal", ""))
+            if "how" in found:
+                found["signal"] = _SLURM[found["how"]]
             note = _note(kind, found, text, line_no)
             known = note.signal is not None and note.signal in Signals.__members__
             code = -Signals[str(note.signal)] if known else note.exit_code

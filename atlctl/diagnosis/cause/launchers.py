@@ -327,8 +327,9 @@ def find_loose(this: Round) -> Diagnosis | None:
         _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None) for name, hit in roots[:8]
     ]
     if len(job.workers) == 1 and not this.failures and {cause.category for cause in candidates} == {_ARGUMENTS}:
-        why = Message("the program refused its options, before it started any process")
-        return Diagnosis(Verdict.JOB, (replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=why),))
+        early = Message("the program refused its options, before it started any process")
+        cause = replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=early)
+        return Diagnosis(Verdict.JOB, (cause,))
     if not candidates:
         candidates = [
             _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None)
