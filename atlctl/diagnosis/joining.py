@@ -216,9 +216,9 @@ class WorkerRounds:
 
     @property
     def elastic(self) -> bool:
-        """Whether the log has lines of a torchelastic agent."""
+        """Whether the log has lines of an agent that knows its processes."""
         log = self.evidence.log
-        return bool(log and (log.notes or log.summaries))
+        return bool(log and (log.summaries or any(note.kind is not NoteKind.UNNAMED for note in log.notes)))
 
     @property
     def addresses(self) -> frozenset[str]:
@@ -490,7 +490,10 @@ class _Collector:
             self._process(number, None, None, note.pid).forced = note.line_no
 
     def _take_traces(self, found: WorkerRounds) -> None:
+        handled = self._handled()
         for trace in self.log.traces:
+            if trace.line_no in handled:
+                continue
             if trace.agent or (not trace.origin.known and self._reports(trace)):
                 continue
             number = self.rounds.of(trace.line_no)
@@ -498,6 +501,18 @@ class _Collector:
                 self._process(number, trace.origin.rank, trace.origin.local_rank, None).traces.append(trace)
             else:
                 found.loose_traces.setdefault(number, []).append(trace)
+
+    def _handled(self) -> set[int]:
+        """Lines of tracebacks of ranks that went on training, if something else explains the end or nothing ended."""
+        gone = {process.rank for known in self.processes.values() for process in known if process.failed}
+        went_on = {rank: line_no for rank, line_no in self.log.went_on.items() if rank not in gone}
+        handled = {
+            trace.line_no
+            for trace in self.log.traces
+            if trace.origin.rank is not None and trace.last.line_no < went_on.get(trace.origin.rank, 0)
+        }
+        ended = any(note.kind in ENDINGS for note in self.log.notes)
+        return handled if gone or len(handled) < len(self.log.traces) or not ended else set()
 
     def _reports(self, trace: Trace) -> bool:
         """Whether a traceback of a launcher or wrapper only reports the end of processes known from other lines."""
@@ -584,7 +599,6 @@ class _Collector:
                 if not process.traces and hits:
                     process.hits.append(hits[-1])
                     process.guessed_words = len(silent) > 1
-
 
     def _attribute_code(self) -> None:
         """Assigns an exit code without a name to the only rank without output; an exception's code is 1."""

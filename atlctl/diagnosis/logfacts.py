@@ -111,9 +111,10 @@ class LogFacts:
     stamps are from another clock. `marks` are times of lines that ranks print in step (`step 12/100`), by the text that
     is the same on all ranks. `bases` are global minus local rank of lines with both in front (`[default1]:[rank5]:` of
     `--tee`). `last_activity` is the last line that shows the program continuing, `outlived` the last
-    line at which the training had continued for long after all deaths and tracebacks before it. `before` are the plain
-    lines before the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log
-    begins in the middle of a report.
+    line at which the training had continued for long after all deaths and tracebacks before it. `went_on`: the last
+    line of a rank after a traceback with a training step and a time of its own. `before` are the plain lines before the
+    first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log begins in the middle
+    of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -133,6 +134,7 @@ class LogFacts:
     last: Moment | None = None
     last_activity: int = 0
     outlived: int = 0
+    went_on: dict[int, int] = field(default_factory=dict)
     cut: bool = False
     last_line: int = 0
     last_text: str = ""
@@ -143,7 +145,6 @@ class LogFacts:
     def said(self) -> bool:
         """Whether anything was found at all."""
         return bool(self.hits) or not self.only_reports
-
 
     @property
     def only_reports(self) -> bool:
@@ -171,6 +172,7 @@ class LogReader:
         self._holds = sieve_for(literals_of(matcher))
         self._header: SignatureHit | None = None
         self._steps_to_outlive = 0
+        self._spoke: set[int] = set()
         self._ahead: list[float] = []
         self._fed = 0
         self._last_no = 0
@@ -271,6 +273,7 @@ class LogReader:
             taken = [self._traces.feed(speaker, text, line_no, time) for speaker in speakers]
             if any(taken):
                 self._steps_to_outlive = _OUTLIVED
+                self._spoke |= {speaker.rank for speaker in speakers if speaker.rank is not None}
                 return True
             if (match := self._matcher.match(text)) and speakers:
                 self._hit(SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match))
@@ -331,6 +334,11 @@ class LogReader:
     def _went_on(self, line_no: int, line: bytes) -> None:
         """Takes a line that shows the program continuing."""
         self._facts.last_activity = line_no
+        if self._spoke and b"[rank" in line[:PROGRESS_HEAD] and _STEP.search(line[:PROGRESS_HEAD]):
+            origin, text = split_origin(clean_line(split_stamp(line)[1]))
+            # What is printed without a logger may have waited in a buffer until the process ended.
+            if origin.rank in self._spoke and told_time(text) is not None:
+                self._facts.went_on[origin.rank] = line_no
         if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
             self._steps_to_outlive -= 1
             if not self._steps_to_outlive:
