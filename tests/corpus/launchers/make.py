@@ -78,7 +78,13 @@ FAULTS = (
     Fault("abort", "os.abort()", "native_crash", shows="Fatal Python error: Aborted"),
     Fault("sigterm", "SIGTERM to one rank from outside", "terminated", deed=signal.SIGTERM),
     Fault("launcher_sigterm", "SIGTERM to the launcher", "preemption", "external", deed=signal.SIGTERM),
-    Fault("launcher_sigint", "SIGINT to the launcher", "interrupted", "external", deed=signal.SIGINT),
+    Fault(
+        "launcher_sigint",
+        "SIGINT to the launcher and its processes, as Ctrl-C sends it",
+        "interrupted",
+        "external",
+        deed=signal.SIGINT,
+    ),
     Fault(
         "loader_killed", "SIGKILL of a process of the data loader", "killed", shows="is killed by signal", raises=True
     ),
@@ -218,7 +224,8 @@ def _run(
         if fault.deed is not None:
             outcome.events.append(_act(fault, fault.deed, ranks, job, launcher, deadline))
         outcome.exit_code = launcher.wait(max(0.1, deadline - time.monotonic()))
-        reader.join(LEFT)  # the ranks may outlive their launcher, and print
+        # The ranks may outlive their launcher, and print. A container that was terminated ends with its launcher.
+        reader.join(0.2 if fault.name == "launcher_sigterm" else LEFT)
     except subprocess.TimeoutExpired:
         raise Unfinished(f"runs for more than {site.limit:.0f} s") from None
     finally:
@@ -252,7 +259,10 @@ def _act(
         event = next(one for one in known if one["rank"] == ranks[0])
         pid = event["pid"]
     event |= {"event": fault.name, "pid": pid, "at_true": time.time()}
-    os.kill(pid, deed)
+    if fault.name == "launcher_sigint":
+        os.killpg(launcher.pid, deed)  # as Ctrl-C on a terminal
+    else:
+        os.kill(pid, deed)
     return event
 
 
@@ -294,8 +304,8 @@ def also_accepted(site: Site, fault: Fault, outcome: Outcome) -> list[tuple[str,
     text = outcome.text
     match fault.kind:
         case "external":
-            if not any(words in text for words in site.signals):
-                return [("undecided", "the launcher prints nothing of the signal that it got")]
+            if not any(words in text for words in (*site.signals, "KeyboardInterrupt")):
+                return [("undecided", "no process prints anything of the signal")]
         case "job":
             if text.count(fault.shows) < 2:
                 return [("rank", "the launcher passes on the failure of one rank only")]

@@ -57,7 +57,7 @@ class Site:
     after, and returns variables. `deaths` are words of the launcher that report any death, `names` those that name the
     dead rank (with `{rank}`, `{local_rank}`, `{pid}`), `signals` those that report a signal to the launcher itself.
     `tags`: each line of output names its rank. `per_host`: ranks of one host, which are tagged by `hosts`.
-    `limit` is the seconds that a job may take. `skips` are faults that cannot be made, with the reason.
+    `limit` is the seconds that a job may take, on a busy machine. `skips` are faults that cannot be made, with the reason.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Site:
     names: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     tags: bool = False
-    limit: float = 60.0
+    limit: float = 150.0
     hosts: tuple[str, ...] = ()
     skips: Mapping[str, str] = field(default_factory=dict)
     servers: Callable[[Job], AbstractContextManager[Mapping[str, str]]] = _nothing
@@ -260,7 +260,6 @@ SITES = (
         _spawn,
         deaths=("terminated with exit code", "terminated with signal", "terminated with the following error"),
         names=("process {rank} terminated with", "Process {rank} terminated with"),
-        signals=("KeyboardInterrupt",),
         servers=_store_port,
     ),
     Site(
@@ -284,7 +283,7 @@ SITES = (
         _lightning,
         deaths=("terminated with code", "Connection reset by peer", "Connection closed by peer"),
         names=("[rank: {rank}] Child process with PID {pid} terminated",),
-        signals=("Received SIGTERM", "KeyboardInterrupt"),
+        signals=("Received SIGTERM",),
         servers=_store_port,
     ),
     Site(
@@ -337,7 +336,6 @@ SITES = (
         deaths=("died", "Worker ranks", "WorkerGroupError", "TrainingFailedError"),
         names=("[Rank {rank} Error",),
         tags=True,
-        limit=150.0,
     ),
 )
 

@@ -30,7 +30,8 @@ else:
     import witness
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-#: Seconds that a collective waits for the others.
+#: How long a rank waits for the others: at the start, when a busy machine imports slowly, and in a collective.
+START = dt.timedelta(seconds=120)
 TIMEOUT = dt.timedelta(seconds=15)
 STEP_SECONDS = 0.2
 log = logging.getLogger("train")
@@ -118,8 +119,14 @@ def loader(steps: int) -> Any:
     return torch.utils.data.DataLoader(Samples(steps), batch_size=None, num_workers=children)
 
 
+def limit_waiting() -> None:
+    """From now on collectives have the short timeout."""
+    dist.distributed_c10d._set_pg_timeout(TIMEOUT, dist.group.WORLD)
+
+
 def run(steps: int) -> None:
     """Trains; the process group exists already."""
+    limit_waiting()
     log.info("rank %d of %d: local rank %d", witness.Me.rank, witness.Me.size, witness.Me.local_rank)
     weight = torch.zeros(4)
     for step, batch in enumerate(loader(steps)):

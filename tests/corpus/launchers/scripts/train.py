@@ -27,7 +27,7 @@ def main() -> None:
     names = next(names for names in _NAMES if names[0] in os.environ)
     rank, local_rank, size = (int(os.environ[name]) for name in names)
     loop.begin(rank, local_rank, size)
-    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=loop.TIMEOUT)
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=loop.START)
     loop.run(options.steps)
     dist.destroy_process_group()
 

@@ -18,7 +18,7 @@ else:
 def main() -> None:
     options = loop.read_options()
     loop.begin(int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"]))
-    group = InitProcessGroupKwargs(backend="gloo", timeout=loop.TIMEOUT)
+    group = InitProcessGroupKwargs(backend="gloo", timeout=loop.START)
     accelerator = Accelerator(cpu=True, kwargs_handlers=[group])
     loop.run(options.steps)
     accelerator.end_training()

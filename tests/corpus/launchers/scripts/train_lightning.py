@@ -35,6 +35,9 @@ class Model(Module):  # type: ignore[misc]
         self.lr = lr
         self.layer = torch.nn.Linear(4, 1)
 
+    def on_train_start(self) -> None:
+        loop.limit_waiting()
+
     def training_step(self, batch: Any, step: int) -> Any:
         loop.before_step(step)
         time.sleep(loop.STEP_SECONDS)
@@ -68,7 +71,7 @@ def main() -> None:
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=SIZE,
-        strategy=DDPStrategy(process_group_backend="gloo", timeout=loop.TIMEOUT),
+        strategy=DDPStrategy(process_group_backend="gloo", timeout=loop.START),
         max_epochs=1,
         logger=False,
         enable_checkpointing=False,

@@ -33,7 +33,7 @@ def main() -> None:
         train_func,
         train_loop_config={"steps": options.steps},
         scaling_config=ScalingConfig(num_workers=4, use_gpu=False),
-        torch_config=TorchConfig(backend="gloo", timeout_s=int(loop.TIMEOUT.total_seconds())),
+        torch_config=TorchConfig(backend="gloo", timeout_s=int(loop.START.total_seconds())),
     )
     trainer.fit()
 

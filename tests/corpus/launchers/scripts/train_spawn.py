@@ -19,7 +19,7 @@ SIZE = 4
 
 def train(rank: int, steps: int) -> None:
     loop.begin(rank, rank, SIZE)
-    dist.init_process_group("gloo", rank=rank, world_size=SIZE, timeout=loop.TIMEOUT)
+    dist.init_process_group("gloo", rank=rank, world_size=SIZE, timeout=loop.START)
     loop.run(steps)
     dist.destroy_process_group()
 
