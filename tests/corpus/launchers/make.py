@@ -72,7 +72,7 @@ FAULTS = (
     Fault("chained", "raise … from …", "python_exception", shows="ShardError: shard 3 is not valid", raises=True),
     Fault("cuda_oom", "torch.OutOfMemoryError", "cuda_oom", shows="OutOfMemoryError: CUDA out of memory", raises=True),
     Fault("exit_three", "sys.exit(3) after a line with the reason", "explicit_exit", shows="giving up"),
-    Fault("exit_silent", "os._exit(7), nothing is printed", "silent_exit"),
+    Fault("exit_silent", "os._exit(7), nothing is printed", "explicit_exit"),
     Fault("sigkill", "SIGKILL from outside", "killed", deed=signal.SIGKILL),
     Fault("segfault", "a read of address 0", "native_crash", shows="Fatal Python error: Segmentation fault"),
     Fault("abort", "os.abort()", "native_crash", shows="Fatal Python error: Aborted"),

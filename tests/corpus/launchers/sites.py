@@ -56,8 +56,9 @@ class Site:
     `command` makes its words from the job and the script's options. `servers` starts what the launcher needs, ends it
     after, and returns variables. `deaths` are words of the launcher that report any death, `names` those that name the
     dead rank (with `{rank}`, `{local_rank}`, `{pid}`), `signals` those that report a signal to the launcher itself.
-    `tags`: each line of output names its rank. `per_host`: ranks of one host, which are tagged by `hosts`.
-    `limit` is the seconds that a job may take, on a busy machine. `skips` are faults that cannot be made, with the reason.
+    `tags`: each line of output names its rank. `hosts` are named in front of the lines if there are several.
+    `limit` is the seconds that a job may take, on a busy machine. `skips` are faults that cannot be made, with the
+    reason.
     """
 
     name: str
