@@ -162,7 +162,7 @@ def test_what_has_left_its_session_is_ended_too(cluster: Cluster) -> None:
     with start(cluster, "few", "-w", "0", "--", "sh", "-c", script, stdin=subprocess.DEVNULL) as run:
         assert proc.wait_until(lambda: running(cluster, "few", 1) == 2)
         run.kill()
-        run.communicate(timeout=10)
+        run.communicate(timeout=30)
     assert gone(cluster, "few", 1), inside(cluster, "few", 1)
 
 

@@ -40,7 +40,7 @@ def busy_port() -> Iterator[None]:
 
 
 def assert_nothing_is_left(own: Registry) -> None:
-    assert proc.wait_until(lambda: not own.running(), 10), own.running()
+    assert proc.wait_until(lambda: not own.running()), own.running()
     assert own.data("jobs") == {"jobs": []}
     assert list(own.state.joinpath("local").iterdir()) == [own.state / "local/.lock"]
     assert list(own.home.joinpath("tmp").iterdir()) == []

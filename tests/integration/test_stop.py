@@ -195,7 +195,7 @@ def test_ctrl_c_during_the_grace_period_does_not_undo_the_stop(jobs: Registry) -
     with jobs.popen("stop", "slow", "--yes", stdout=-1, stderr=-1) as run:
         assert proc.wait_until(lambda: jobs.states("slow") == ["Stopping"], interval=0)
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=15)
+        run.communicate(timeout=30)
     assert run.returncode == 130
     (work / "go").touch()
     jobs.until("slow", "Stopped")
