@@ -126,7 +126,7 @@ def test_the_second_ctrl_c_leaves_at_once_and_names_what_may_still_run(jobs: Reg
         terminal.wait_for(b"ending the command on worker-[0-1]")
         terminal.type(b"\x03")
         assert terminal.code() == 130
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 4
         assert terminal.mode() == terminal.before
     assert b"may still run: worker-[0-1]\r\n" in terminal.screen
     # The guard still ends them.
@@ -141,7 +141,7 @@ def test_a_supervisor_that_hangs_is_named_and_not_waited_for(jobs: Registry) -> 
         begun = time.monotonic()
         run.send_signal(signal.SIGINT)
         _, stderr = run.communicate(timeout=20)
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 15
     assert run.returncode == 130
     assert b"may still run: worker-[0-1] (2)\n" in stderr
     os.kill(jobs.supervisor("hung"), signal.SIGCONT)
@@ -149,10 +149,10 @@ def test_a_supervisor_that_hangs_is_named_and_not_waited_for(jobs: Registry) -> 
 
 
 def test_nohup_is_respected(jobs: Registry) -> None:
-    words = [sys.executable, "-m", "atlctl", "exec", "-j", "few", "-w", "0", "sleep", "0.7"]
+    words = [sys.executable, "-m", "atlctl", "exec", "-j", "few", "-w", "0", "sleep", "2.7"]
     env = {name: value for name, value in {**os.environ, **jobs.env}.items() if value is not None}
     with subprocess.Popen(["sh", "-c", 'trap "" HUP; exec "$@"', "_", *words], env=env) as run:
-        assert proc.wait_until(lambda: jobs.commands("sleep 0.7"))
+        assert proc.wait_until(lambda: jobs.commands("sleep 2.7"))
         run.send_signal(signal.SIGHUP)
         assert run.wait(30) == 0
 

@@ -23,8 +23,11 @@ def jobs() -> Iterator[Registry]:
 
 # --batch, --parallel
 
-#: Each command counts the commands running at the same time: each has a file while it runs.
-COUNT = 'cd "$0"; touch run.$RANK; ls | grep -c run; sleep 0.2; rm run.$RANK'
+#: Each command counts the commands running at the same time: each has a file while it runs. They wait until there are
+#: as many as there may be.
+COUNT = """cd "$0"; touch run.$RANK; i=0
+until [ -e all ] || [ $i = 200 ]; do [ $(ls | grep -c run) -ge $1 ] && touch all; i=$((i+1)); sleep 0.1; done
+sleep 0.2; ls | grep -c run; rm run.$RANK"""
 
 
 @pytest.mark.parametrize(("options", "most"), [(("--batch", "1"), 1), (("--batch", "2"), 2), (("--parallel", "1"), 4)])
@@ -33,15 +36,16 @@ def test_batch_bounds_running_commands_and_parallel_does_not(
 ) -> None:
     folder = jobs.home / f"count{most}"
     folder.mkdir()
-    run = jobs.exec("four", "--all", "--no-prefix", *options, "--", "sh", "-c", COUNT, str(folder))
+    run = jobs.exec("four", "--all", "--no-prefix", *options, "--", "sh", "-c", COUNT, str(folder), str(most))
     assert run.code == 0
+    assert (folder / "all").exists()
     assert max(map(int, run.stdout.split())) == most
 
 
 def test_all_run_at_once_whatever_parallel_says(jobs: Registry) -> None:
     begun = time.monotonic()
-    assert jobs.exec("four", "--all", "--parallel", "1", "sleep", "0.7").code == 0
-    assert time.monotonic() - begun < 2.5
+    assert jobs.exec("four", "--all", "--parallel", "1", "sleep", "3").code == 0
+    assert time.monotonic() - begun < 11
 
 
 # -i

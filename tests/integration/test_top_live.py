@@ -81,7 +81,7 @@ def jobs() -> Iterator[Gpus]:
             made.end()
 
 
-def until(screen: Terminal, *texts: bytes, timeout: float = 20) -> str:
+def until(screen: Terminal, *texts: bytes, timeout: float = 40) -> str:
     """The first table with all these texts, as lines without escapes."""
     shown = b""
 
@@ -95,7 +95,7 @@ def until(screen: Terminal, *texts: bytes, timeout: float = 20) -> str:
     return re.sub(r" +$", "", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", last), flags=re.MULTILINE)
 
 
-def drawn_until(screen: Terminal, holds: Callable[[str], bool], timeout: float = 10) -> str:
+def drawn_until(screen: Terminal, holds: Callable[[str], bool], timeout: float = 40) -> str:
     """The first table that `holds` accepts."""
     table = ""
 

@@ -209,7 +209,7 @@ def all_begun(executor: FakeExecutor, count: int) -> bool:
 
 
 async def interrupted(
-    fan: FanOut, when: Callable[[], bool], again: float | None = None
+    fan: FanOut, when: Callable[[], object], again: float | None = None
 ) -> tuple[engine.RunInterrupted, float]:
     """Cancel a run once `when` holds; returns the exception, and the time until it was raised."""
     task = asyncio.create_task(fan.run())
