@@ -152,7 +152,7 @@ def test_ending_a_command_that_has_ended_ends_its_children(world: World) -> None
         async with executing(world, job, ["sh", "-c", "sleep 4117 >/dev/null 2>&1 & exit 0"]) as execution:
             events = [event async for event in execution]
             assert events[-1] == Exited(exit_code=0)
-            assert left(world, job) == ["sleep 4117"]
+            assert wait_until(lambda: left(world, job) == ["sleep 4117"])
             assert await execution.end(1.0)
             assert left(world, job) == []
 
@@ -169,7 +169,7 @@ def test_a_background_process_outlives_its_command(world: World) -> None:
 
     asyncio.run(asyncio.wait_for(main(), 30))
     time.sleep(0.1)
-    assert left(world, job) == ["sleep 4118"]
+    assert wait_until(lambda: left(world, job) == ["sleep 4118"])
 
 
 def test_two_commands_in_one_worker_are_two(world: World) -> None:
@@ -182,7 +182,7 @@ def test_two_commands_in_one_worker_are_two(world: World) -> None:
         for events in following:
             await anext(events)
         assert await runs[0].end(1.0)
-        assert left(world, job) == ["sleep 4120"]
+        assert wait_until(lambda: left(world, job) == ["sleep 4120"])
         assert await runs[1].end(1.0)
         for run in runs:
             await run.aclose()

@@ -216,7 +216,7 @@ def test_a_background_child_outlives_the_command(start: Start) -> None:
     finish(start(guard.GUARD, MARK, "sh", "-c", "sleep 4318 >/dev/null 2>&1 & exit 0"))
     assert wrappers() == []
     time.sleep(0.2)
-    assert left() == ["sleep 4318"]
+    assert wait_until(lambda: left() == ["sleep 4318"])
     kill("sleep 4318")
 
 
