@@ -11,11 +11,11 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from atlctl.diagnosis.consequence import consequence_of, own_text
 from atlctl.diagnosis.evidence import WorkerEvidence
-from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, PlainLine, Says, SignatureHit
+from atlctl.diagnosis.logfacts import CollectiveLine, Identity, LogFacts, PlainLine, Says, SignatureHit
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.result import Proof
 from atlctl.diagnosis.signatures import LineRole
@@ -309,6 +309,7 @@ class _Collector:
             # Other launchers do not restart processes, but a script may start the launcher again.
             again = self.log.outlived > failed[-1]
             self.rounds = Rounds((failed[-1],), final=False) if again else Rounds((_LAST,), final=True)
+        self.identities = _of_one_node(self.log.identities, self.rounds)
         self.processes: dict[int, list[Process]] = {}
         #: Global minus local rank, by round: a worker's ranks are consecutive.
         self.base: dict[int, int] = {}
@@ -318,7 +319,7 @@ class _Collector:
     def result(self) -> WorkerRounds:
         found = WorkerRounds(self.evidence, self.rounds, [], self.ends)
         self._learn_bases()
-        for item in self.log.identities:
+        for item in self.identities:
             if item.rank is not None:
                 process = self._process(self.rounds.of(item.line_no), item.rank, item.local_rank, item.pid)
                 process.seen = item.line_no
@@ -386,7 +387,7 @@ class _Collector:
             for entry in summary.entries:
                 if entry.rank is not None and entry.local_rank is not None:
                     self.base[self.rounds.ended_by(summary.line_no)] = entry.rank - entry.local_rank
-        for item in self.log.identities:
+        for item in self.identities:
             if item.rank is not None and item.local_rank is not None:
                 self.base.setdefault(self.rounds.of(item.line_no), item.rank - item.local_rank)
         if not self.base and len(self.log.bases) == 1 and min(self.log.bases) >= 0:
@@ -642,6 +643,17 @@ def _by_all(processes: Sequence[Process], traces: Sequence[Trace]) -> bool:
 
 def _shape(trace: Trace) -> str:
     return re.sub(r"\d+", "#", trace.last.message)
+
+
+def _of_one_node(identities: Sequence[Identity], rounds: Rounds) -> Sequence[Identity]:
+    """The identities, without local ranks if the log has those of several nodes: then they would be mixed up."""
+    ranks: dict[tuple[int, int], set[int]] = {}
+    for item in identities:
+        if item.rank is not None and item.local_rank is not None:
+            ranks.setdefault((rounds.of(item.line_no), item.local_rank), set()).add(item.rank)
+    if all(len(of_one) == 1 for of_one in ranks.values()):
+        return identities
+    return [replace(item, local_rank=None) for item in identities]
 
 
 def _nameless(process: Process) -> bool:

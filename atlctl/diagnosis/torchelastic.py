@@ -143,6 +143,8 @@ _SLURM = {
     "Floating point": "SIGFPE",
 }
 _MAX_TASK = 1_000_000
+#: A shell's exit code after a signal is this plus the signal's number.
+_OF_SHELLS = 128
 _SRUN = (
     rf"srun: error: [\w.,\[\]-]{{1,200}}: tasks? (?P<tasks>\d{{1,7}}(?:[,-]\d{{1,7}}){{0,1000}}): "
     rf"(?:Exited with exit code (?P<code>\d{{1,9}})|(?P<how>{'|'.join(_SLURM)}))"
@@ -220,8 +222,12 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
             if "how" in found:
                 found["signal"] = _SLURM[found["how"]]
             note = _note(kind, found, text, line_no)
-            known = note.signal is not None and note.signal in Signals.__members__
-            code = -Signals[str(note.signal)] if known else note.exit_code
+            code = note.exit_code
+            if code is not None and signal_name(str(code - _OF_SHELLS)) in Signals.__members__:
+                code = _OF_SHELLS - code
+                note = replace(note, signal=signal_name(str(-code)))
+            elif note.signal in Signals.__members__:
+                code = -Signals[str(note.signal)]
             if code == 0:
                 return None
             ranks = _numbers(found.get("tasks", found.get("rank", "")))
