@@ -279,7 +279,8 @@ def truth_of(site: Site, fault: Fault, ranks: list[int] | None, outcome: Outcome
     planned = 0 if fault.kind == "none" else len(ranks or [0])
     if len(outcome.events) < planned or (ranks is not None and len(outcome.events) > planned):
         raise Unfinished(f"{len(outcome.events)} events, {planned} were planned")
-    if (fault.kind == "none") != (outcome.exit_code == 0):
+    graceful = fault.kind == "external" and any(words in outcome.flat for words in site.signals)
+    if not graceful and (fault.kind == "none") != (outcome.exit_code == 0):
         raise Unfinished(f"exit code {outcome.exit_code}")
     said = fault.shows and fault.shows in outcome.text
     if not said and fault.kind != "external" and not any(words in outcome.flat for words in site.deaths):

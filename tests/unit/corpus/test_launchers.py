@@ -41,12 +41,12 @@ def test_shape(name: str) -> None:
     written = document(name)
     truth = written["truth"]
     assert (written["name"], written["launcher"], written["fault"]) == (name, site.name, fault.name)
-    # Of two failures that one launcher reports as one, the truth still holds both.
     assert (truth["kind"], truth["category"]) == (fault.kind, fault.category)
     assert truth["kind"] in VERDICTS
     assert len(truth.get("also", ())) == len(truth.get("also_why", ()))
     assert {path.name for path in (LAUNCHERS / name).iterdir()} == {"case.json", "worker-0.ts.log"}
-    assert (fault.kind == "none") == (written["exit_code"] == 0)
+    # A launcher may end well after a signal: Lightning stops its training.
+    assert fault.kind == "external" or (fault.kind == "none") == (written["exit_code"] == 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
