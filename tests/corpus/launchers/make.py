@@ -377,7 +377,6 @@ def cleaner(folder: Path) -> Callable[[bytes], bytes]:
         str(folder / "workspace"): "/workspace",
         str(folder / "workspace" / "horovodrun.py"): "/opt/venv/bin/horovodrun",
         str(folder / "tmp"): "/tmp",
-        str(folder / "home"): "/root",
         str(folder / "venv"): "/opt/venv",
         str(Path(folder, "venv").resolve()): "/opt/venv",
         str(folder): "/tmp",

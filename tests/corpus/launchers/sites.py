@@ -69,7 +69,7 @@ class Site:
     names: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     tags: bool = False
-    limit: float = 150.0
+    limit: float = 240.0
     interrupts: int = 1
     hosts: tuple[str, ...] = ()
     skips: Mapping[str, str] = field(default_factory=dict)

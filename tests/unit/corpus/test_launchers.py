@@ -21,7 +21,7 @@ NAMES = sorted(path.parent.name for path in LAUNCHERS.glob("*/case.json"))
 _KNOWN = {f"{site.name}_{fault.name}": (site, fault) for site in SITES for fault in FAULTS}
 _STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) ")
 #: Folders that a log may name: cleaned ones, those of any Linux, and places where the launchers' own files were built.
-_FOLDERS = {"opt", "workspace", "tmp", "root", "usr", "lib", "lib64", "dev", "proc", "__w", "bin", "sys", "var"}
+_FOLDERS = {"opt", "workspace", "tmp", "usr", "lib", "lib64", "dev", "proc", "__w", "bin", "sys", "var"}
 
 
 @functools.cache
