@@ -58,7 +58,7 @@ class Site:
     dead rank (with `{rank}`, `{local_rank}`, `{pid}`), `signals` those that report a signal to the launcher itself.
     `tags`: each line of output names its rank. `hosts` are named in front of the lines if there are several.
     `limit` is the seconds that a job may take, on a busy machine. `skips` are faults that cannot be made, with the
-    reason.
+    reason. `interrupts` is how often Ctrl-C must be pressed.
     """
 
     name: str
@@ -69,7 +69,8 @@ class Site:
     names: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     tags: bool = False
-    limit: float = 150.0
+    limit: float = 240.0
+    interrupts: int = 1
     hosts: tuple[str, ...] = ()
     skips: Mapping[str, str] = field(default_factory=dict)
     servers: Callable[[Job], AbstractContextManager[Mapping[str, str]]] = _nothing
@@ -317,6 +318,7 @@ SITES = (
         tags=True,
         hosts=HOSTS,
         signals=("srun: forcing job termination", "srun: interrupt", "CANCELLED AT", "srun: sending Ctrl-C"),
+        interrupts=2,
         servers=_slurm,
     ),
     Site(

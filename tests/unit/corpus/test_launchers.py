@@ -21,7 +21,7 @@ NAMES = sorted(path.parent.name for path in LAUNCHERS.glob("*/case.json"))
 _KNOWN = {f"{site.name}_{fault.name}": (site, fault) for site in SITES for fault in FAULTS}
 _STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) ")
 #: Folders that a log may name: cleaned ones, those of any Linux, and places where the launchers' own files were built.
-_FOLDERS = {"opt", "workspace", "tmp", "root", "usr", "lib", "lib64", "dev", "proc", "__w", "bin", "sys", "var"}
+_FOLDERS = {"opt", "workspace", "tmp", "usr", "lib", "lib64", "dev", "proc", "__w", "bin", "sys", "var"}
 
 
 @functools.cache
@@ -41,12 +41,12 @@ def test_shape(name: str) -> None:
     written = document(name)
     truth = written["truth"]
     assert (written["name"], written["launcher"], written["fault"]) == (name, site.name, fault.name)
-    # Of two failures that one launcher reports as one, the truth still holds both.
     assert (truth["kind"], truth["category"]) == (fault.kind, fault.category)
     assert truth["kind"] in VERDICTS
     assert len(truth.get("also", ())) == len(truth.get("also_why", ()))
     assert {path.name for path in (LAUNCHERS / name).iterdir()} == {"case.json", "worker-0.ts.log"}
-    assert (fault.kind == "none") == (written["exit_code"] == 0)
+    # A launcher may end well after a signal: Lightning stops its training.
+    assert fault.kind == "external" or (fault.kind == "none") == (written["exit_code"] == 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
