@@ -32,7 +32,9 @@ def jobs() -> Iterator[Registry]:
         for name in ("imports", "unseen"):
             text = script({}, 1, usual=STARTING)
             made.start(name, 1, "sh", "-c", f"echo begun; export PYTHONPATH={modules}:{packages}; {text}")
-        made.start("sleeps", 2, "sh", "-c", f"echo begun; {script({2: SLEEP}, 2)}")
+        # It prints something now and then: a job that is silent for long is more than a guess.
+        talks = "while :; do echo begun; sleep 5; done &"
+        made.start("sleeps", 2, "sh", "-c", f"{talks} {script({2: SLEEP}, 2)}")
         made.start("plain", 1, "sh", "-c", "echo begun; sleep 4001")
         made.start("over", 1, "sh", "-c", "echo begun")
         assert proc.wait_until(lambda: len(made.running("time.sleep")) + len(made.running("Event")) >= 6)
