@@ -121,6 +121,14 @@ class Feed:
     def holes(self) -> int:
         return self._lines.holes + self._holes
 
+    @property
+    def unread(self) -> Message | None:
+        """The lines that were not read because too many before them report failures, as the rest of a sentence."""
+        if self._scanner is None or self._scanner.skipped is None:
+            return None
+        first, last = self._scanner.skipped
+        return Message("lines {first} to {last} were not read: too many lines report failures", first=first, last=last)
+
     def overwritten(self) -> str | None:
         """The signs of several processes overwriting each other in this log, as the predicate of a sentence."""
         return self._overwritten.verdict(self.holes)
