@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import tempfile
 import time
 import uuid
@@ -18,7 +19,9 @@ from hypothesis import settings
 from tests.apiserver import handle
 from tests.support import isolation, needs, proc
 
-settings.register_profile("house", deadline=None, database=None)
+#: The same examples in each run: a change fails for what it does, not for what chance has found. `make soak` searches.
+settings.register_profile("house", deadline=None, database=None, derandomize=True)
+settings.register_profile("search", deadline=None, database=None, derandomize=False)
 settings.load_profile("house")
 
 isolation.refuse_network()
@@ -106,8 +109,9 @@ def isolated(
         pytest.fail("left running (now killed):\n" + "\n".join(f"  {p.pid} {p.command}" for p in left), pytrace=False)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected stays until the end: the garbage collector need not go over it a thousand times."""
+    session.config.stash[isolation.COLLECTED] = frozenset(sys.modules)
     gc.collect()
     gc.freeze()
 

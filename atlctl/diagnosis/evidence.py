@@ -50,7 +50,8 @@ class JobEvidence:
     """All workers in order, and the platform's facts about the job.
 
     `expected`: the number of workers the job should have, None if unknown. `missing` are the names or indexes of
-    workers that should exist and were never seen. `dumps` belong to no known worker.
+    workers that should exist and were never seen. `dumps` belong to no known worker. `launcher`: lines of a log shared
+    by workers that are of none of them, and only report the end of processes.
     """
 
     workers: tuple[WorkerEvidence, ...]
@@ -58,6 +59,7 @@ class JobEvidence:
     missing: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     dumps: Sequence[FlightDump] = ()
+    launcher: WorkerEvidence | None = None
 
     @property
     def deleted(self) -> dict[str, float]:

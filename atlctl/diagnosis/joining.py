@@ -8,7 +8,7 @@ agent counts only its own failures.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -216,9 +216,9 @@ class WorkerRounds:
 
     @property
     def elastic(self) -> bool:
-        """Whether the log has lines of a torchelastic agent."""
+        """Whether the log has lines of an agent that knows its processes."""
         log = self.evidence.log
-        return bool(log and (log.notes or log.summaries))
+        return bool(log and (log.summaries or any(note.kind is not NoteKind.UNNAMED for note in log.notes)))
 
     @property
     def addresses(self) -> frozenset[str]:
@@ -227,7 +227,8 @@ class WorkerRounds:
         return frozenset((*(log.addresses if log else ()), *(platform.addresses if platform else ())))
 
     def of_round(self, number: int) -> list[Process]:
-        return [process for process in self.processes if process.round == number]
+        first = bisect_left(self.processes, number, key=lambda process: process.round)
+        return self.processes[first : bisect_right(self.processes, number, key=lambda process: process.round)]
 
 
 def is_victim_end(end: AgentEnd) -> bool:
@@ -239,6 +240,8 @@ _ATTEMPT_PATH = re.compile(r"((?:^|(?<=/))[^/]+/attempt_(\d{1,9})/(\d{1,9})/erro
 #: Lines before an agent's report in which a logged traceback counts as a process's last message.
 _LAST_WORDS = 120
 _ABORTED = -6
+#: Python's exit code after an exception, also of victims.
+OF_EXCEPTIONS = 1
 #: Exceptions by which `mp.spawn` reports the end of a process, and all by which launchers do.
 _SPAWN_REPORTS = frozenset({"ProcessExitedException", "ProcessRaisedException"})
 _REPORTS = _SPAWN_REPORTS | {"ChildFailedError", "SignalException", "CalledProcessError"}
@@ -339,6 +342,7 @@ class _Collector:
         self._take_files()
         self._take_rank_logs()
         self._attribute_loose(found)
+        self._attribute_code()
         self._place_pids()
         found.processes = [process for number in sorted(self.processes) for process in self.processes[number]]
         return found
@@ -477,15 +481,20 @@ class _Collector:
     def _take_note(self, note: AgentNote) -> None:
         number = self.rounds.of(note.line_no)
         if note.kind in (NoteKind.FAILED, NoteKind.DIED):
-            process = self._process(number, note.rank, note.local_rank, note.pid)
-            process.note = process.note or note
+            for rank in (note.rank, *note.more):
+                process = self._process(number, rank, note.local_rank, note.pid)
+                process.note = process.note or note
         elif note.kind is NoteKind.CLOSING:
-            self._process(number, None, None, note.pid).closed = note.line_no
+            for rank in (note.rank, *note.more):
+                self._process(number, rank, None, note.pid).closed = note.line_no
         elif note.kind is NoteKind.FORCED:
             self._process(number, None, None, note.pid).forced = note.line_no
 
     def _take_traces(self, found: WorkerRounds) -> None:
+        handled = self._handled()
         for trace in self.log.traces:
+            if trace.line_no in handled:
+                continue
             if trace.agent or (not trace.origin.known and self._reports(trace)):
                 continue
             number = self.rounds.of(trace.line_no)
@@ -493,6 +502,18 @@ class _Collector:
                 self._process(number, trace.origin.rank, trace.origin.local_rank, None).traces.append(trace)
             else:
                 found.loose_traces.setdefault(number, []).append(trace)
+
+    def _handled(self) -> set[int]:
+        """Lines of tracebacks of ranks that went on training, if something else explains the end or nothing ended."""
+        gone = {process.rank for known in self.processes.values() for process in known if process.failed}
+        went_on = {rank: line_no for rank, line_no in self.log.went_on.items() if rank not in gone}
+        handled = {
+            trace.line_no
+            for trace in self.log.traces
+            if trace.origin.rank is not None and trace.last.line_no < went_on.get(trace.origin.rank, 0)
+        }
+        ended = any(note.kind in ENDINGS for note in self.log.notes)
+        return handled if gone or len(handled) < len(self.log.traces) or not ended else set()
 
     def _reports(self, trace: Trace) -> bool:
         """Whether a traceback of a launcher or wrapper only reports the end of processes known from other lines."""
@@ -579,6 +600,16 @@ class _Collector:
                 if not process.traces and hits:
                     process.hits.append(hits[-1])
                     process.guessed_words = len(silent) > 1
+
+    def _attribute_code(self) -> None:
+        """Assigns an exit code without a name to the only rank without output; an exception's code is 1."""
+        for note in self.log.notes:
+            if note.kind is not NoteKind.UNNAMED or note.exit_code == OF_EXCEPTIONS:
+                continue
+            processes = self.processes.get(self.rounds.of(note.line_no), [])
+            mute = [process for process in processes if not (process.failed or process.said or process.hits)]
+            if len(mute) == 1 and len(processes) > 1:
+                mute[0].note = note
 
 
 def _explains_abort(hit: SignatureHit) -> bool:

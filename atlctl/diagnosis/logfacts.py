@@ -111,9 +111,10 @@ class LogFacts:
     stamps are from another clock. `marks` are times of lines that ranks print in step (`step 12/100`), by the text that
     is the same on all ranks. `bases` are global minus local rank of lines with both in front (`[default1]:[rank5]:` of
     `--tee`). `last_activity` is the last line that shows the program continuing, `outlived` the last
-    line at which the training had continued for long after all deaths and tracebacks before it. `before` are the plain
-    lines before the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log
-    begins in the middle of a report.
+    line at which the training had continued for long after all deaths and tracebacks before it. `went_on`: the last
+    line of a rank after a traceback with a training step and a time of its own. `before` are the plain lines before the
+    first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log begins in the middle
+    of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -133,6 +134,7 @@ class LogFacts:
     last: Moment | None = None
     last_activity: int = 0
     outlived: int = 0
+    went_on: dict[int, int] = field(default_factory=dict)
     cut: bool = False
     last_line: int = 0
     last_text: str = ""
@@ -142,7 +144,12 @@ class LogFacts:
     @property
     def said(self) -> bool:
         """Whether anything was found at all."""
-        return any((self.summaries, self.notes, self.traces, self.collectives, self.hits, self.identities, self.events))
+        return bool(self.hits) or not self.only_reports
+
+    @property
+    def only_reports(self) -> bool:
+        """Whether no line is known to be a process's or an agent's own."""
+        return not any((self.summaries, self.notes, self.traces, self.collectives, self.identities, self.events))
 
 
 @lru_cache(maxsize=8)
@@ -165,6 +172,7 @@ class LogReader:
         self._holds = sieve_for(literals_of(matcher))
         self._header: SignatureHit | None = None
         self._steps_to_outlive = 0
+        self._spoke: set[int] = set()
         self._ahead: list[float] = []
         self._fed = 0
         self._last_no = 0
@@ -172,6 +180,7 @@ class LogReader:
         self._plain: deque[tuple[int, bytes]] = deque(maxlen=MAX_BEFORE)
         self._in_end = False
         self._ray = RayTrain()
+        self._deepspeed = DeepSpeed()
         self._half = b""
 
     def catch_up(self, line_no: int, lines: Sequence[bytes]) -> None:
@@ -223,7 +232,10 @@ class LogReader:
         if not raw.strip():
             return self._summaries.open or self._traces.open_at(line_no)
         time = self._time(raw, stamp)
+        host, raw = self._deepspeed.host_of(raw)
         origin, text = split_origin(raw)
+        if host:
+            origin = replace(origin, stream=host)
         speakers = self._ray.speakers(raw, origin, text)
         origin = speakers[0] if speakers else origin
         if self._summaries.feed(raw, line_no):
@@ -261,6 +273,7 @@ class LogReader:
             taken = [self._traces.feed(speaker, text, line_no, time) for speaker in speakers]
             if any(taken):
                 self._steps_to_outlive = _OUTLIVED
+                self._spoke |= {speaker.rank for speaker in speakers if speaker.rank is not None}
                 return True
             if (match := self._matcher.match(text)) and speakers:
                 self._hit(SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match))
@@ -321,6 +334,11 @@ class LogReader:
     def _went_on(self, line_no: int, line: bytes) -> None:
         """Takes a line that shows the program continuing."""
         self._facts.last_activity = line_no
+        if self._spoke and b"[rank" in line[:PROGRESS_HEAD] and _STEP.search(line[:PROGRESS_HEAD]):
+            origin, text = split_origin(clean_line(split_stamp(line)[1]))
+            # What is printed without a logger may have waited in a buffer until the process ended.
+            if origin.rank in self._spoke and told_time(text) is not None:
+                self._facts.went_on[origin.rank] = line_no
         if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
             self._steps_to_outlive -= 1
             if not self._steps_to_outlive:
@@ -349,7 +367,7 @@ class LogReader:
         if len(facts.collectives) < MAX_COLLECTIVES:
             facts.collectives += read_collectives(text, origin.rank, line_no, time)
         if len(facts.identities) < MAX_IDENTITIES:
-            facts.identities += read_identity(text, line_no)
+            facts.identities += self._deepspeed.ranks(text, line_no) or read_identity(text, line_no)
         if (address := read_address(text)) and len(self._addresses) < MAX_ADDRESSES:
             self._addresses[address] = None
         if _EVENT in text and len(facts.events) < MAX_IDENTITIES and (rank := _event_rank(text)) is not None:
@@ -431,6 +449,46 @@ class RayTrain:
             self._quotes_trace = True
         self._before = text if text.strip() else self._before
         return self._quoted or (() if own is None else (origin,))
+
+
+#: DeepSpeed's launcher of each host prints its number, then the ranks of all hosts. Over pdsh its lines have the host
+#: in front, as have those of its processes.
+_NODE_RANK = re.compile(r"\[launch\.py:\d{1,5}:\w{1,40}\] nnodes=\d{1,6}, .{0,80}\bnode_rank=(?P<number>\d{1,6})")
+_RANK_MAP = re.compile(
+    r"(?:(?P<prefix>\S{1,253}): )?\[[^\]]{1,40}\] \[\w{1,10}\] \[launch\.py:\d{1,5}:\w{1,40}\] "
+    r"global_rank_mapping=defaultdict\(<class 'list'>, \{(?P<ranks>.+)\}\)"
+)
+_RANKS_OF_HOST = re.compile(r"'(?P<host>[^']{1,253})': \[(?P<ranks>\d{1,7}(?:, \d{1,7}){0,63})\]")
+
+
+class DeepSpeed:
+    """Knows the ranks of a job that DeepSpeed started, and the hosts in front of the lines that pdsh prints."""
+
+    def __init__(self) -> None:
+        self._hosts: set[str] = set()
+        self._number = 0
+
+    def host_of(self, raw: str) -> tuple[str, str]:
+        """The host in front of a line, and the line without it; no host if pdsh did not print the log."""
+        if "global_rank_mapping=" in raw and (found := _RANK_MAP.match(raw)) and found["prefix"]:
+            self._hosts.update(match["host"] for match in _RANKS_OF_HOST.finditer(found["ranks"]))
+        host, colon, rest = raw.partition(": ") if self._hosts else ("", "", "")
+        return (host, rest) if colon and host in self._hosts else ("", raw)
+
+    def ranks(self, text: str, line_no: int) -> list[Identity]:
+        """The processes that a line of the launcher lists."""
+        if found := _NODE_RANK.search(text):
+            self._number = int(found["number"])
+        if "global_rank_mapping=" not in text or (found := _RANK_MAP.match(text)) is None:
+            return []
+        of_hosts = [
+            [int(rank) for rank in match["ranks"].split(", ")] for match in _RANKS_OF_HOST.finditer(found["ranks"])
+        ]
+        world = sum(map(len, of_hosts))
+        if self._hosts:  # local ranks of several hosts in one log would be mixed up
+            return [Identity(line_no, rank, None, world) for ranks in of_hosts for rank in ranks]
+        own = of_hosts[self._number] if self._number < len(of_hosts) else []
+        return [Identity(line_no, rank, local, world) for local, rank in enumerate(own)]
 
 
 def _begins_inside(line: bytes) -> bool:
@@ -607,6 +665,8 @@ IDENTITY_LITERALS = (
     b"global_world_sizes=",
     b" nranks ",
     b"GLOBAL_RANK: ",
+    b"global_rank_mapping=",
+    b" node_rank=",
     b" Error Snippet]:",
     b"Bootstrap : Using",
     b"Bootstrap: Using",

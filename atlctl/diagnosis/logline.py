@@ -80,10 +80,14 @@ _CPP_LINE = re.compile(r"(?:\[[EWIF](?:\d{3,4} [\d:.]{8,20})? ?[\w.]{1,60}:\d{1,
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The process that printed a line: global rank, local rank, each None if no prefix shows it."""
+    """The process that printed a line: global rank, local rank, each None if no prefix shows it.
+
+    `stream` separates lines of unknown processes: the host in front of the line, if a launcher adds it.
+    """
 
     rank: int | None = None
     local_rank: int | None = None
+    stream: str = ""
 
     @property
     def known(self) -> bool:

@@ -162,7 +162,7 @@ class Diagnosis:
     """The answer. `root_causes` is empty for `none` and `undecided`; `candidates` are given for `undecided`.
 
     `earlier` are failures of rounds before the deciding one. `remarks` are sentences on missing or unusual evidence.
-    `ranks` are the processes of the deciding round.
+    `ranks` are the processes of the deciding round. `partial`: of some log not everything was read.
     """
 
     verdict: Verdict
@@ -173,6 +173,7 @@ class Diagnosis:
     earlier: tuple[Cause, ...] = ()
     remarks: tuple[str, ...] = field(default=())
     ranks: tuple[RankEnd, ...] = ()
+    partial: bool = False
 
     def placed(self, place: Callable[[Proof], Proof]) -> Diagnosis:
         """The same, with each proof as `place` gives it."""

@@ -37,6 +37,8 @@ class NoteKind(StrEnum):
     FAILED = "failed"
     #: A launcher reports that a process is gone, without its exit code or signal.
     DIED = "died"
+    #: A launcher reports the exit code of a process that it does not name.
+    UNNAMED = "unnamed"
     #: `Sending process 15 closing signal SIGTERM`: a *victim*, alive when the agent detected the failure.
     CLOSING = "closing"
     #: `Unable to shutdown process 15 via ..., forcefully exiting via ...SIGKILL`.
@@ -52,7 +54,7 @@ class NoteKind(StrEnum):
 
 
 #: Kinds of notes about the end of processes.
-ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED, NoteKind.DIED)
+ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED, NoteKind.DIED, NoteKind.UNNAMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class AgentNote:
     signal: str | None = None
     rank: int | None = None
     launcher: bool = False
+    #: Further ranks of which the line says the same.
+    more: tuple[int, ...] = ()
 
 
 #: Byte strings that occur in a log only if a torchelastic trainer failed: the header of the final summary, a signal to
@@ -138,11 +142,12 @@ _SLURM = {
     "Illegal instruction": "SIGILL",
     "Floating point": "SIGFPE",
 }
+_MAX_TASK = 1_000_000
 _SRUN = (
-    rf"srun: error: [\w.-]{{1,200}}: task (?P<rank>\d{{1,7}}): "
+    rf"srun: error: [\w.,\[\]-]{{1,200}}: tasks? (?P<tasks>\d{{1,7}}(?:[,-]\d{{1,7}}){{0,1000}}): "
     rf"(?:Exited with exit code (?P<code>\d{{1,9}})|(?P<how>{'|'.join(_SLURM)}))"
 )
-#: The same for other launchers. DeepSpeed is omitted: the `--local_rank` in its report is always the last one.
+#: The same for other launchers.
 _LAUNCHER_NOTES = _compiled(
     # torch.multiprocessing.spawn: the index of a process is its local rank.
     (
@@ -180,6 +185,18 @@ _LAUNCHER_NOTES = _compiled(
     # Ray Train: its controller, and before Ray 2.43 its trainer.
     (b", local_rank=", NoteKind.DIED, r"DistributedContext\(world_rank=(?P<rank>\d{1,7}), "),
     (b" has failed.", NoteKind.DIED, r"\bWorker (?P<rank>\d{1,7}) has failed\.\s*$"),
+    # DeepSpeed. The `--local_rank` in its report is always the last one, and it ends all processes, also those that
+    # have ended.
+    (
+        b" exits with return code = ",
+        NoteKind.UNNAMED,
+        r"\] \[launch\.py:\d{1,5}:\w{1,40}\] \[.* exits with return code = (?P<code>-?\d{1,9})\s*$",
+    ),
+    (
+        b"Main process received SIG",
+        NoteKind.SIGNALLED,
+        r"\] \[launch\.py:\d{1,5}:\w{1,40}\] Main process received (?P<signal>SIG\w{1,9}), exiting",
+    ),
     # Slurm numbers tasks as torch numbers ranks.
     (b"srun: error: ", NoteKind.FAILED, _SRUN),
 )
@@ -200,15 +217,22 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
     for literal, kind, pattern in _LAUNCHER_NOTES:
         if literal in line and (match := pattern.search(text := clean_line(line))):
             found = {name: value for name, value in match.groupdict().items() if value is not None}
-            found["signal"] = _SLURM.get(found.get("how", ""), found.get("signal", ""))
+            if "how" in found:
+                found["signal"] = _SLURM[found["how"]]
             note = _note(kind, found, text, line_no)
             known = note.signal is not None and note.signal in Signals.__members__
             code = -Signals[str(note.signal)] if known else note.exit_code
-            rank = int(found["rank"]) if "rank" in found else None
             if code == 0:
                 return None
-            return replace(note, exit_code=code, rank=rank, launcher=True)
+            ranks = _numbers(found.get("tasks", found.get("rank", "")))
+            return replace(note, exit_code=code, rank=next(iter(ranks), None), launcher=True, more=ranks[1:])
     return None
+
+
+def _numbers(listed: str) -> tuple[int, ...]:
+    """The numbers of Slurm's `0-2,5`."""
+    ends = [part.partition("-") for part in listed.split(",") if part]
+    return tuple(number for low, _, high in ends for number in range(int(low), min(int(high or low), _MAX_TASK) + 1))
 
 
 def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:

@@ -28,6 +28,7 @@ def merged(first: LogFacts, second: LogFacts) -> LogFacts:
         events={**first.events, **second.events},
         moments={**first.moments, **second.moments},
         marks={**second.marks, **first.marks},
+        went_on={**first.went_on, **second.went_on},
         bases=first.bases | second.bases,
         before={**first.before, **second.before},
         first=early.first or late.first,

@@ -187,6 +187,7 @@ class _EvidenceReader:
     problems: list[AtlctlError] = field(default_factory=list)
     refused: int = 0
     remarks: list[str] = field(default_factory=list)
+    launcher: WorkerEvidence | None = None
 
     def add_folder(self, folder: str) -> None:
         try:
@@ -397,8 +398,10 @@ class _EvidenceReader:
             if ranks is not None and name in self.shared:
                 continue
             own = reader.facts()
-            if name in self.shared and not own.said:
-                continue  # its lines without a prefix hold no facts
+            if name in self.shared and own.only_reports:
+                # Its lines without a prefix are a launcher's, or hold no facts.
+                self.launcher = WorkerEvidence(name, len(found), own) if own.said else self.launcher
+                continue
             parts: Mapping[str, LogFacts] = {name: own}
             if name in self.streams and own.said:
                 parts = by_host(own, name)
@@ -437,6 +440,7 @@ class _EvidenceReader:
         return JobEvidence(
             tuple(workers),
             dumps=self.dumps.get(LOOSE, ()),
+            launcher=self.launcher,
             expected=self.manifest.job.expected_workers if self.manifest else None,
             missing=tuple(name for name in known if name not in found),
             events=tuple(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.integration.local import Registry, registry
 from tests.integration.plain_ranks import SLEEP, STARTING, script
@@ -25,7 +25,10 @@ def jobs() -> Iterator[Registry]:
         modules.mkdir()
         os.mkfifo(modules / "dead")
         (modules / "typing_extensions.py").write_text(f"open({str(modules / 'dead')!r}).read()")
-        packages = Path(torch.__file__).parents[1]
+        torch = importlib.util.find_spec("torch")
+        assert torch is not None
+        assert torch.origin is not None
+        packages = Path(torch.origin).parents[1]
         for name in ("imports", "unseen"):
             text = script({}, 1, usual=STARTING)
             made.start(name, 1, "sh", "-c", f"echo begun; export PYTHONPATH={modules}:{packages}; {text}")

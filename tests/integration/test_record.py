@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from tests.soak.recording import Load, in_cluster, in_registry
 from tests.support.cli import popen_cli
 from tests.support.proc import wait_until
 
-#: Two trainers as started by torchrun, one with an error file; then the launcher's output, and a script that keeps
-#: running. The trainers wait for the file `go`.
+#: Two trainers as started by torchrun, one with an error file before it ends; then the launcher's output, and a script
+#: that keeps running. All wait for the file `go`.
 HELD = r"""
 import json, os, pathlib, subprocess, sys, time
 worker = int(os.environ["RANK"])
@@ -32,16 +31,20 @@ def trainer(local):
     folder.mkdir(parents=True)
     more = {"RANK": 2 * worker + local, "LOCAL_RANK": local, "TORCHELASTIC_RUN_ID": "y", "CUDA_VISIBLE_DEVICES": "0,1"}
     more["TORCHELASTIC_ERROR_FILE"] = folder / "error.json"
-    wait = "while [ ! -e %s/go ]; do sleep 0.05; done" % sys.argv[1]
+    wait = "while [ ! -e %s/go ]; do sleep 0.05; done" % run
     return subprocess.Popen(["sh", "-c", wait], env={**os.environ, **{key: str(value) for key, value in more.items()}})
 trainers = [trainer(0), trainer(1)]
 print("training", flush=True)
-for one in trainers:
-    one.wait()
+while not os.path.exists(sys.argv[1] + "/go"):
+    time.sleep(0.05)
 if worker == 1:
     said = {"message": "ValueError: shard 7", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n"
             "  File \"train.py\", line 9, in main\nValueError: shard 7", "timestamp": str(int(time.time()))}}
     (run / "attempt_0/1/error.json").write_text(json.dumps({"message": said}))
+run.joinpath("go").touch()
+for one in trainers:
+    one.wait()
+if worker == 1:
     print("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", flush=True)
     time.sleep(0.3)
     os.execvp("sh", ["sh", "-c", "sleep 4000; exit 0"])
@@ -97,7 +100,7 @@ def test_a_held_worker_is_frozen_and_found_when_its_job_is_gone(jobs: Registry, 
         assert wait_until(lambda: out.exists() and "atlctl.json" in out.read_text(), 20)
         folder = folder_of(jobs, "train")
         assert folder is not None
-        assert wait_until(lambda: list(folder.glob("worker-1/run-0/**/error.json")) != [], 10)
+        assert wait_until(lambda: "shard 7" in _texts(folder, "worker-1/run-0/**/error.json"), 20)
         assert wait_until(lambda: jobs.states("train") == ["Running", "Held"])
         assert jobs.cli("stop", "train", "--yes").code == 0
         stdout, stderr = recorder.communicate(timeout=30)
@@ -206,7 +209,7 @@ def test_a_held_pod_is_frozen_before_it_is_deleted(server: Server, tmp_path: Pat
     with popen_cli("record", "train", "--out", str(out), env=env, stdin=subprocess.DEVNULL, **_PIPES) as recorder:
         assert wait_until(lambda: '"rank": 3' in _text(out / "atlctl.json"), 30, interval=0.1)
         tmp_path.joinpath("go").touch()
-        assert wait_until(lambda: list(out.glob("worker-0/run-0/**/error.json")) != [], 10)
+        assert wait_until(lambda: "shard 7" in _texts(out, "worker-0/run-0/**/error.json"), 20)
         server.remove("Pod", "train-worker-0")
         server.remove("PyTorchJob", "train", api_version=TRAINING)
         stdout, stderr = recorder.communicate(timeout=30)
@@ -225,6 +228,10 @@ def _env(name: str, value: str) -> dict[str, str]:
 
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+def _texts(folder: Path, pattern: str) -> str:
+    return "".join(path.read_text() for path in folder.glob(pattern))
 
 
 def test_what_a_cluster_has_deleted_is_told(server: Server) -> None:
@@ -258,9 +265,9 @@ def test_a_recording_has_what_a_cluster_has_deleted(server: Server, tmp_path: Pa
     )
     try:
         kept = tmp_path / "state/recordings/kubernetes/default/train"
-        assert wait_until(lambda: "shard 7" in "".join(p.read_text() for p in kept.glob("*/worker-1.ts.log")), 20)
+        assert wait_until(lambda: "shard 7" in _texts(kept, "*/worker-1.ts.log"), 20)
         server.remove("Pod", "train-worker-1")
-        time.sleep(2.5)  # until the recorder has seen it
+        assert wait_until(lambda: "its pod is gone" in _texts(kept, "*/atlctl.json"), 20)
         while_it_runs = cluster.cli("errors", "train", env=env)
         assert b"shard 7 is damaged" in while_it_runs.stdout
         assert b"from the recording in" in while_it_runs.stderr

@@ -140,7 +140,7 @@ def main() -> int:
         sys.stderr.write(demos.row + "\n")
     for seed in range(options.rounds):
         pytest = [sys.executable, "-m", "pytest", "-q", "-m", "hypothesis", "--ignore=tests/benchmarks"]
-        rounds.add([*pytest, f"--hypothesis-seed={time.time_ns() + seed}"], timeout=1800)
+        rounds.add([*pytest, "--hypothesis-profile=search", f"--hypothesis-seed={time.time_ns() + seed}"], timeout=1800)
         sys.stderr.write(rounds.row + "\n")
     for seed in range(options.pods):
         pods.add([sys.executable, "-m", "tests.soak.kubernetes", f"--seed={seed}"], timeout=600)

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 #: Removed before each test: variables of users, CI machines and training platforms.
 FOREIGN = re.compile(
     r"(ATLCTL|_ATLCTL|PET|MASTER|KUBE|KUBERNETES|TORCHELASTIC|TORCH|GLOO|NCCL|GROUP|ROLE|XDG|LC|SSH|HYDRA|SLURM)_.*"
@@ -20,6 +22,10 @@ FOREIGN = re.compile(
 
 #: Names that resolve without a DNS server.
 LOCAL_NAMES = {None, "", "localhost", "ip6-localhost", socket.gethostname()}
+
+
+#: The modules that were loaded when all tests were collected.
+COLLECTED = pytest.StashKey[frozenset[str]]()
 
 
 class NetworkRefusedError(RuntimeError):

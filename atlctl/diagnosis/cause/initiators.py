@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, name_process, place_unheard
+from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, name_process, place_unheard, universe
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part, Strength
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Verdict
@@ -149,6 +149,8 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
     elif leader.strength is not Strength.STRONG:
         why = Message("only this rank ended without reporting a peer's failure")
         confidence = Confidence.LIKELY if sure and not others else Confidence.GUESS
+        if confidence is Confidence.LIKELY and _left_by_itself(leader) and _all_others_followed(this, leader):
+            confidence = Confidence.CERTAIN
     elif leader.signal == "SIGKILL" and this.victims and any(item.sort is Sort.WAITED for item in this.victims):
         why, confidence = Message("killed by SIGKILL; others waited for a peer until a timeout"), Confidence.LIKELY
     elif others:
@@ -162,6 +164,25 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
         doubtful = not sure or not this.job.whole or _of_the_worker(this, leader)
         confidence = Confidence.LIKELY if doubtful else Confidence.CERTAIN
     return confidence, joined([why, *tail])
+
+
+def _left_by_itself(item: Failure) -> bool:
+    """Whether a process ended by an exit code or a signal that is no consequence of a peer's end."""
+    return item.raised is None and item.signal != "SIGABRT"
+
+
+def _all_others_followed(this: Round, leader: Failure) -> bool:
+    """Whether every other rank of the job lost a peer, or was running when its agent noticed a failure.
+
+    A launcher that names the global rank of the first failed process ends the others silently.
+    """
+    ranks, launched = universe(this), this.job.launched
+    others = [item for item in ranks.known.values() if item.key != leader.key]
+    followed = all(
+        item.part is Part.ENDED or item.sort is Sort.LEFT or (launched and item.part is Part.SILENT) for item in others
+    )
+    known = this.job.whole and (ranks.complete or launched)
+    return known and followed and any(item.part is Part.VICTIM for item in others)
 
 
 def _opaque(this: Round) -> Diagnosis | None:

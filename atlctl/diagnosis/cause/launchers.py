@@ -13,7 +13,7 @@ from atlctl.diagnosis.cause.initiators import UNALIGNED
 from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, traceback_in, universe
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.failures import Part, Strength
-from atlctl.diagnosis.joining import AgentEnd, WorkerRounds
+from atlctl.diagnosis.joining import AgentEnd, Rounds, WorkerRounds
 from atlctl.diagnosis.logfacts import LogFacts, SignatureHit
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.signatures import LineRole
@@ -289,6 +289,7 @@ def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:
 #: Most lines after a traceback that still counts as the end of a log without a launcher's report.
 _END = 60
 _MAX_DEATHS = 16
+_ARGUMENTS = "bad_arguments"
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -320,11 +321,16 @@ def find_loose(this: Round) -> Diagnosis | None:
     refused = next(((name, hit) for name, hit in located if "refused" in hit.text), None)
     if refused is not None and all("NCCL" in cause.message for cause in candidates):
         return _peer(this, *refused)
-    if not candidates and (everywhere := _same_everywhere(this, roots)) is not None:
+    everywhere = _told_by_most(this, raw) or (None if candidates else _same_everywhere(this, roots))
+    if everywhere is not None:
         return everywhere
     candidates += [
         _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None) for name, hit in roots[:8]
     ]
+    if len(job.workers) == 1 and not this.failures and {cause.category for cause in candidates} == {_ARGUMENTS}:
+        early = Message("the program refused its options, before it started any process")
+        cause = replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=early)
+        return Diagnosis(Verdict.JOB, (cause,))
     if not candidates:
         candidates = [
             _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None)
@@ -344,13 +350,16 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
     Deaths in earlier rounds, and deaths after which training continued for long, are ignored.
     """
     found: list[Cause] = []
-    for worker in job.workers:
-        log = worker.evidence.log or LogFacts()
-        first = max(log.outlived, *worker.rounds.ends[: worker.rounds.seen - 1], 0)
+    logs = [(worker.worker, worker.evidence.log or LogFacts(), worker.rounds) for worker in job.workers]
+    if job.evidence.launcher is not None:
+        launcher = job.evidence.launcher
+        logs.append((launcher.worker, launcher.log or LogFacts(), Rounds((), final=False)))
+    for name, log, rounds in logs:
+        first = max(log.outlived, *rounds.ends[: rounds.seen - 1], 0)
         told = [*((hit.line_no, hit.text) for hit in log.hits if hit.match.death)]
         told += [(trace.last.line_no, trace.last.message) for trace in log.traces]
         found += [
-            _candidate(worker.worker, match.signature.category, text, line_no, None)
+            _candidate(name, match.signature.category, text, line_no, None)
             for line_no, text in sorted(told)
             if line_no > first and (match := job.matcher.match(text)) is not None and match.death
         ]
@@ -361,6 +370,37 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
             cause = _candidate(worker.worker, "unknown", log.last_text, log.last_line, None)
             found.append(replace(cause, why=CUT_OFF))
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(found[-_MAX_DEATHS:])) if found else None
+
+
+def _told_by_most(this: Round, raw: Sequence[WorkerRounds]) -> Diagnosis | None:
+    """The answer if most processes of the only log's job end with the same message, none of which names its rank."""
+    job, world = this.job, universe(this).world
+    if len(job.workers) != 1 or not raw or world is None or world < 2:
+        return None
+    outlived = (raw[0].evidence.log or LogFacts()).outlived
+    said: dict[str, list[tuple[int, str, Trace | None]]] = {}
+    for line_no, text, trace in (
+        *((item.line_no, item.chain[0].message, item) for item in raw[0].loose_traces.get(this.number, [])),
+        *((hit.line_no, hit.text, None) for hit in raw[0].loose_hits.get(this.number, [])
+          if hit.match.signature.role is LineRole.ROOT),
+    ):  # fmt: skip
+        if line_no > outlived and consequence_of(text) is None:
+            said.setdefault(_NUMBERS.sub("#", text), []).append((line_no, text, trace))
+    found = max(said.values(), key=len, default=[])
+    if 2 * len(found) <= world:
+        return None
+    proofs = tuple(Proof(raw[0].worker, line_no, text) for line_no, text, _ in found[:3])
+    why = Message("the same failure on {count} of {all} processes", count=len(found), all=world)
+    sure = Confidence.CERTAIN if len(found) == world and job.whole else Confidence.LIKELY
+    _, text, first = found[0]
+    cause = Cause(None, job.category(text), text, sure, why, proofs=proofs)
+    if first is not None:
+        raised = first.chain[0]
+        cause = replace(
+            cause, exception=raised.exception, frame=raised.frame,
+            traceback=traceback_in(first.chain, raised, proofs[0]),
+        )  # fmt: skip
+    return Diagnosis(Verdict.JOB, (cause,))
 
 
 def _same_everywhere(this: Round, roots: list[tuple[str, SignatureHit]]) -> Diagnosis | None:

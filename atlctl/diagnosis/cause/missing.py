@@ -24,8 +24,10 @@ from atlctl.diagnosis.cause.rounds import (
 )
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part
-from atlctl.diagnosis.joining import Process, WorkerRounds, is_victim_end
+from atlctl.diagnosis.joining import OF_EXCEPTIONS, Process, WorkerRounds, is_victim_end
+from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
+from atlctl.diagnosis.torchelastic import NoteKind
 from atlctl.i18n import Message, about, joined, plural
 
 #: Seconds after the last timeout within which a peer that also waited detects the closed connection.
@@ -33,6 +35,7 @@ _LATE = 2.0
 _ENDS = about("diagnosis", "its log ends abruptly")
 _STUCK = Message("its own watchdog thread was stuck, {others}")
 _SILENT = Message("only this rank does not report a lost peer, and it logged nothing")
+_UNKNOWN = Message("it is unknown which of them failed first")
 _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
 
@@ -269,7 +272,24 @@ def _somebody_left(case: _Case) -> Diagnosis:
     if len(case.ended) == 1 and not left and not unheard and not lost and len(case.left) > 1:
         # It was already exiting when its agent ended it, and the log has none of its output.
         return _rank(case, case.ended[0], "unknown_python_exit", joined([_SILENT, gone]), Confidence.LIKELY)
-    return _by_address(case) or _undecided(case, left or case.ended)
+    return _by_address(case) or _undecided(case, left or case.ended, _unnamed(case) if left else _UNKNOWN)
+
+
+def _unnamed(case: _Case) -> Message:
+    """Why the first of several silent ranks is unknown: what a launcher says of one of them, without its name."""
+    notes = [
+        note
+        for worker in case.this.job.workers
+        for note in (worker.evidence.log or LogFacts()).notes
+        if note.kind is NoteKind.UNNAMED and worker.rounds.of(note.line_no) == case.this.number
+    ]
+    codes = {note.exit_code: note.signal for note in notes if note.exit_code != OF_EXCEPTIONS}
+    if len(codes) != 1:
+        return _UNKNOWN
+    code, signal = codes.popitem()
+    if signal:
+        return Message("one of them ended by {signal}; its launcher does not say which", signal=signal)
+    return Message("one of them ended with exit code {code}; its launcher does not say which", code=code)
 
 
 def _waits_at_the_exit(worker: WorkerRounds) -> bool:
@@ -373,9 +393,7 @@ def _proofs(case: _Case) -> tuple[Proof, ...]:
     return tuple(found.values())[:3]
 
 
-def _undecided(
-    case: _Case, suspects: Sequence[Failure], why: str = Message("it is unknown which of them failed first")
-) -> Diagnosis:
+def _undecided(case: _Case, suspects: Sequence[Failure], why: str = _UNKNOWN) -> Diagnosis:
     job = case.this.job
     candidates = [job.cause(item, Confidence.GUESS, why) for item in suspects[:16]]
     candidates += [

@@ -85,8 +85,14 @@ class JudgedJob:
     @cached_property
     def whole(self) -> bool:
         """Whether every worker is known to have a whole log; a single log may be one of many."""
-        known = len(self.workers) > 1 or self.evidence.expected == 1 or self._world > 0
+        known = len(self.workers) > 1 or self.evidence.expected == 1 or self._world > 0 or self.launched
         return known and not (self.incomplete or self.cut)
+
+    @cached_property
+    def launched(self) -> bool:
+        """Whether the only log is that of a launcher that starts all ranks of a job: it names the global ones."""
+        logs = [worker.evidence.log for worker in self.workers if worker.evidence.log]
+        return len(logs) == 1 and any(note.launcher and note.rank is not None for note in logs[0].notes)
 
     @cached_property
     def _world(self) -> int:

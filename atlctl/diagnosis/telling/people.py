@@ -57,7 +57,8 @@ def tell_people(diagnosis: Diagnosis, manner: Manner) -> Panel:
 def _headline(diagnosis: Diagnosis) -> tuple[Piece, ...]:
     causes = diagnosis.root_causes
     if diagnosis.verdict is Verdict.NONE:
-        return (Piece(Message("no failure in these logs"), "strong"),)
+        read = Message("no failure in what was read") if diagnosis.partial else Message("no failure in these logs")
+        return (Piece(read, "strong"),)
     if not causes:
         return (Piece(Message("cannot be decided from these logs"), "strong"),)
     # Of several causes, the lowest confidence.

@@ -17,6 +17,12 @@ from hypothesis import strategies as st
 from tests.support import isolation, needs, proc
 from tests.support.cli import popen_cli, run_cli
 
+
+def test_collecting_loads_no_torch(pytestconfig: pytest.Config) -> None:
+    """It takes 1.6 CPU seconds in each process of a run: tests start jobs that load it, or load it in a fixture."""
+    assert pytestconfig.stash[isolation.COLLECTED] & {"torch", "numpy"} == set()
+
+
 FOREIGN_NAMES = [
     "ATLCTL_JOB",
     "PET_NNODES",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import settings
 
 from tests.soak import __main__ as soak
 from tests.support import proc
@@ -26,6 +27,11 @@ def test_a_left_over_process_is_counted(monkeypatch: pytest.MonkeyPatch, capsys:
     series.add(["sh", "-c", "setsid sleep 100 >/dev/null 2>&1 &"], timeout=10)
     assert (series.failed, series.left) == (0, 1)
     assert "sleep 100" in capsys.readouterr().err
+
+
+def test_a_test_run_repeats_its_examples_and_a_soak_run_searches() -> None:
+    assert settings.get_profile("house").derandomize
+    assert not settings.get_profile("search").derandomize
 
 
 def test_report_is_dated_and_leaves_out_what_did_not_run() -> None:

@@ -104,11 +104,16 @@ def test_an_error_that_the_watchdog_met() -> None:
     assert found.root_causes[0].category == "gpu_ecc_uncorrectable"
 
 
-@pytest.mark.parametrize(("code", "category"), [(3, "explicit_exit"), (1, "unknown_python_exit")])
-def test_an_exit_code_without_a_word(code: int, category: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "category", "sure"),
+    [(3, "explicit_exit", "certain"), (-15, "terminated", "certain"), (-6, "native_crash", "likely"),
+     (1, "unknown_python_exit", "likely")],
+)  # fmt: skip
+def test_an_exit_code_without_a_word(code: int, category: str, sure: str) -> None:
+    """Victims end by exceptions or aborts; with all others lost to a peer, another code is a proof."""
     log = Log(1).start().trace(1.1, 0, closed_by(1)).ended(1.3, 1, code, closed=(0,))
     found = diagnosed(victim(0, of=1), log)
-    assert culprit(found) == ("rank", "worker-1", 1, "likely")
+    assert culprit(found) == ("rank", "worker-1", 1, sure)
     assert (found.root_causes[0].category, found.root_causes[0].exit_code) == (category, code)
 
 

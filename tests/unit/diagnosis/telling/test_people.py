@@ -68,6 +68,7 @@ HEADLINES: list[tuple[Diagnosis, str, str]] = [
     (found(Verdict.EXTERNAL, replace(WORKER, worker=None)), "root cause: outside of the job, certain",
      "根因：作业外部，确定"),
     (Diagnosis(Verdict.NONE), "no failure in these logs", "这些日志中没有故障"),
+    (Diagnosis(Verdict.NONE, partial=True), "no failure in what was read", "已读取的部分中没有故障"),
     (doubtful(CAUSE), "cannot be decided from these logs", "仅凭这些日志无法判定"),
 ]  # fmt: skip
 
