@@ -14,7 +14,7 @@ SITE := build/site-tool
 # Without compiled files each test process, and each command that a test starts, compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick slow check lint format lock generate docs pictures bench dist executable e2e soak test-install test-deps clean
+.PHONY: help demo test test-quick slow check lint format lock generate docs pictures bench score dist executable e2e soak test-install test-deps clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -66,6 +66,9 @@ pictures: $(VENV) ## run the commands of docs/pictures again and draw what they 
 
 bench: $(VENV) ## measure, and fail where a promise on speed or memory is not kept
 	$(BIN)/python -m pytest tests/benchmarks -s -o timeout=900
+
+score: $(VENV) ## score the root cause on the corpus and on the cases of other launchers; the tables of docs/en/corpus.md
+	$(BIN)/python -m tests.corpus.score
 
 dist: $(VENV) ## sdist and wheel, into dist/
 	$(BIN)/python -m atlctl.packaging dist dist

@@ -587,6 +587,8 @@ class _Collector:
                 for trace in found.loose_traces.get(number, [])
                 if not trace.thread and (limit is None or limit - trace.last.line_no < _LAST_WORDS * 10)
             ]
+            if _by_all(processes, traces):
+                silent = processes
             if traces:
                 _hand_out(traces, silent)
                 found.loose_traces[number] = [t for t in found.loose_traces[number] if t not in traces]
@@ -629,12 +631,26 @@ def _match_reports(processes: Sequence[Process], traces: list[Trace]) -> None:
             traces.remove(own)
 
 
+def _by_all(processes: Sequence[Process], traces: Sequence[Trace]) -> bool:
+    """Whether tracebacks are as many as the worker's processes, which have no others, with one message of their own."""
+    return (
+        len(processes) == len(traces) > 1
+        and len({_shape(trace) for trace in traces}) == 1
+        and consequence_of(traces[0].chain[0].text) is None
+        and not any(process.chain() for process in processes)
+    )
+
+
+def _shape(trace: Trace) -> str:
+    return re.sub(r"\d+", "#", trace.last.message)
+
+
 def _nameless(process: Process) -> bool:
     return process.rank is None and process.local_rank is None and process.closed is not None
 
 
 def _hand_out(traces: Sequence[Trace], silent: Sequence[Process]) -> None:
-    if len(silent) == 1 or len({re.sub(r"\d+", "#", trace.last.message) for trace in traces}) == 1:
+    if len(silent) == 1 or len({_shape(trace) for trace in traces}) == 1:
         for process in silent:
             process.traces.append(traces[-1])
         return

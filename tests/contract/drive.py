@@ -88,7 +88,7 @@ async def collect(execution: Execution, on_start: Callable[[], Awaitable[object]
         if isinstance(event, Started) and on_start is not None:
             beside = asyncio.ensure_future(on_start())
     if beside is not None:
-        await asyncio.wait_for(beside, 10)
+        await asyncio.wait_for(beside, 30)
     return ran
 
 

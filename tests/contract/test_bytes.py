@@ -119,7 +119,7 @@ def test_what_a_pipe_holds_at_the_exit_is_read_to_its_end(world: World, size: in
     got, end, seconds = asyncio.run(asyncio.wait_for(main(), 30))
     assert got == size + 2
     assert end == Exited(exit_code=0), "its own output is all there: not truncated"
-    assert seconds < 2
+    assert seconds < 10
 
 
 @pytest.mark.parametrize("chatty", [False, True], ids=["silent", "chatty"])
@@ -127,7 +127,7 @@ def test_a_child_that_keeps_the_pipe_open_is_not_waited_for(world: World, chatty
     child = "yes forever" if chatty else "sleep 4003"
     begun = time.monotonic()
     ran = execute(world, world.start(), ["sh", "-c", f"echo mine; {child} & exit 6"])
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert ran.exited == Exited(exit_code=6, truncated=True)
     assert b"mine\n" in ran.stdout
     assert len(ran.stdout) < 64_000_000  # the output of `yes` until its exit, not endless

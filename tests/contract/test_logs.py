@@ -142,9 +142,9 @@ def test_follow_ends_with_the_worker_and_misses_nothing(world: World) -> None:
 def test_follow_shows_a_line_soon(world: World) -> None:
     job = world.start(sh("echo first; sleep 4200"))
     begun = time.monotonic()
-    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True), lambda f: bool(f)), 5))
+    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True), lambda f: bool(f)), 30))
     assert found == [b"first"]
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 def test_follow_from_the_tail(world: World, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_follow_from_the_tail(world: World, tmp_path: Path) -> None:
             gate.touch()
         return False
 
-    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True, tail=1), opens), 10))
+    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True, tail=1), opens), 30))
     assert found == [b"3", b"4"]
 
 
@@ -171,7 +171,7 @@ def test_follow_ends_when_the_worker_is_lost(local: World) -> None:
         local.lose(job)
         return await following
 
-    assert asyncio.run(asyncio.wait_for(main(), 5)) == [b"here"]
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == [b"here"]
     # A worker that can no longer be reached still has a log.
     assert texts(read(local, job)) == [b"here"]
 

@@ -108,7 +108,7 @@ def execute(case: Case, folder: Path, places: Sequence[Place]) -> Run:
             jobs[name] = job
             lines = run.lines.setdefault(name, [])
             ahead = int(case.skew.get(index, 0) * 1e9)
-            reader = threading.Thread(target=_read, args=(job, lines, ahead), daemon=True)
+            reader = threading.Thread(target=read_lines, args=(job, lines, ahead), daemon=True)
             reader.start()
             readers.append(reader)
         if case.outside:
@@ -231,7 +231,7 @@ def _name(case: Case, worker: int | None) -> str | None:
     return None if worker is None else case.workers()[worker]
 
 
-def _read(job: subprocess.Popen[bytes], lines: list[tuple[int, bytes]], ahead: int) -> None:
+def read_lines(job: subprocess.Popen[bytes], lines: list[tuple[int, bytes]], ahead: int) -> None:
     """Keeps the lines with their time of arrival, as a clock shows it that is `ahead` ns off."""
     assert job.stdout is not None
     lines.extend((time.time_ns() + ahead, line) for line in job.stdout)

@@ -4,11 +4,14 @@ A method is a function that gets a folder with the evidence alone (logs, perhaps
 `case.json`) and gives an `Answer`. An answer is
 
 - *right* if verdict, worker and local rank are the truth's, as far as the truth has them; the global rank replaces a
-  local rank that the answer does not have; a node that never joined may also stay unnamed, since it left no log,
+  local rank that the answer does not have; the name of the common log of several nodes is as good as the node with the
+  global rank; a node that never joined may also stay unnamed, since it left no log,
 - *accepted* if a careful reader would accept it too: the truth's `also` lists such answers (`undecided`, `ranks`,
   `rank_on:NODE`, `node:NODE`, ...),
 - *abstained* if the verdict is `undecided` and the truth is another,
 - *wrong* else.
+
+Then follows the table of the other launchers' cases (`tests.corpus.launchers`).
 
 `python -m tests.corpus.score --cuts [DIR]` scores the root cause alone on damaged evidence (`tests.corpus.cuts`).
 """
@@ -16,6 +19,7 @@ A method is a function that gets a folder with the evidence alone (logs, perhaps
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -26,6 +30,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 DATA = Path(__file__).with_name("data")
+#: Cases of other launchers than torchrun. They have logs with timestamps only.
+LAUNCHERS = Path(__file__).parent / "launchers" / "data"
+
+#: The stamp at the start of a line.
+_STAMP = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ", re.MULTILINE)
 
 #: Words for how sure an answer is; a method may have a word of its own.
 CONFIDENCES = ("certain", "likely", "guess")
@@ -201,6 +210,8 @@ def _is_at(place: Mapping[str, Any], answer: Answer) -> bool:
     node, local_rank = place.get("node"), place.get("local_rank")
     if answer.worker is None and answer.rank is not None:
         return bool(place.get("global_rank") == answer.rank)
+    if answer.worker == place.get("log") and answer.rank is not None:
+        return bool(place.get("global_rank") == answer.rank)
     if node not in (None, answer.worker):
         return False
     by_rank = answer.local_rank is None and answer.rank is not None and place.get("global_rank") == answer.rank
@@ -220,8 +231,11 @@ def show_evidence(case: Path, target: Path, evidence: Evidence) -> None:
     target.mkdir()
     for path in case.glob("*.log"):
         stamped = path.name.endswith(".ts.log")
+        plain = path.with_name(path.name.replace(".ts.log", ".log"))
         if stamped == evidence.timestamps:
             shutil.copy(path, target / path.name)
+        elif stamped and not plain.exists():
+            (target / plain.name).write_bytes(_STAMP.sub(b"", path.read_bytes()))
     if evidence.files and (case / "files").is_dir():
         shutil.copytree(case / "files", target / "files")
 
@@ -272,6 +286,26 @@ def table(scores: Sequence[Score]) -> str:
     return f"{_aligned(heads, rows)}\n\n{calibration}"
 
 
+def by_launcher(method: Method, evidence: Evidence | None = None, folder: Path = LAUNCHERS) -> str:
+    """One line a launcher: marks, how often `certain` and `likely` answers were right, and the right categories."""
+    item = score("", method, folder, evidence)
+    heads = ("launcher", "cases", "right", "accepted", "wrong", "undecided", "certain", "likely", "category")
+    parts: dict[str, list[Result]] = {}
+    for result in item.results:
+        parts.setdefault(result.case.partition("_")[0], []).append(result)
+    parts["all"] = list(item.results)
+    rows = []
+    for name, results in parts.items():
+        part = Score(name, item.evidence, tuple(results))
+        words = []
+        for word in ("certain", "likely"):
+            right = part.count("right", word) + part.count("accepted", word)
+            words.append(f"{right}/{right + part.count('wrong', word)}")
+        marks = (part.count(mark) for mark in ("right", "accepted", "wrong", "abstained"))
+        rows.append((name, len(results), *marks, *words, "{}/{}".format(*part.of_category())))
+    return _aligned(heads, rows)
+
+
 def _of_one_rank(item: Score) -> str:
     """Right answers where the truth is one process, of all such cases."""
     marks = [r.mark for r in item.results if r.truth["kind"] == "rank"]
@@ -312,7 +346,7 @@ def _aligned(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def main(words: Sequence[str]) -> int:
     """The program."""
     from tests.corpus.cuts import CUTS, cut_scores
-    from tests.corpus.methods import METHODS
+    from tests.corpus.methods import METHODS, root_cause
 
     folder = Path(words[-1]) if words and words[-1] != "--cuts" else DATA
     if "--cuts" in words:
@@ -325,6 +359,10 @@ def main(words: Sequence[str]) -> int:
     print(table(scores))
     for item in scores:
         print(f"\n{item.method}, {item.evidence}\n{details(item)}")
+    if folder == DATA and LAUNCHERS.is_dir():
+        for view in (Evidence(), Evidence(timestamps=True)):
+            print(f"\nother launchers, {view}\n{by_launcher(root_cause, view)}")
+            print(f"\n{details(score('root cause', root_cause, LAUNCHERS, view))}")
     return 0
 
 

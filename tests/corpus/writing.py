@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,15 @@ def cleaner(run: Run, worker: str) -> Callable[[bytes], bytes]:
         os.path.realpath(sys.base_prefix): "/usr/local",
         str(_ROOT): "/workspace",
     }
+    return replacing(pairs, {socket.gethostname(), socket.getfqdn()} - set(run.case.workers()), worker)
+
+
+def replacing(pairs: Mapping[str, str], hosts: Collection[str], worker: str) -> Callable[[bytes], bytes]:
+    """Replaces each path of `pairs` by its other name, and each of `hosts` by the worker's name."""
     longest = sorted(pairs, key=len, reverse=True)
     paths = re.compile(b"(?:" + b"|".join(re.escape(os.fsencode(path)) for path in longest) + b")(?![\\w-])")
-    hosts = sorted({socket.gethostname(), socket.getfqdn()} - set(run.case.workers()), key=len, reverse=True)
-    names = re.compile(rb"(?<![\w.-])(?:" + b"|".join(re.escape(os.fsencode(host)) for host in hosts) + rb")(?![\w.-])")
+    words = b"|".join(re.escape(os.fsencode(host)) for host in sorted(hosts, key=len, reverse=True))
+    names = re.compile(rb"(?<![\w.-])(?:" + words + rb")(?![\w.-])")
 
     def clean(text: bytes) -> bytes:
         text = paths.sub(lambda match: os.fsencode(pairs[os.fsdecode(match[0])]), text)

@@ -117,7 +117,7 @@ def test_no_command_line_but_what_the_user_typed_tells_it(jobs: Registry) -> Non
         assert proc.wait_until(lambda: len(jobs.commands("sleep 981")) == 2)
         shown = [process.command for process in jobs.running()]
         run.terminate()
-        run.communicate(timeout=10)
+        run.communicate(timeout=30)
     assert any("supervisor" in command for command in shown)
     assert not [command for command in shown for canary in CANARIES if canary in command]
 

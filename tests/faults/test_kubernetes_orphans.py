@@ -70,7 +70,7 @@ def test_of_a_few_commands_none_is_left_and_that_is_proven(
     cluster: Cluster, number: signal.Signals, options: tuple[str, ...]
 ) -> None:
     seconds, stderr = end_by(cluster, "few", 2, number, options)
-    assert seconds < 6
+    assert seconds < 15
     assert b"may still run" not in stderr
     assert b"not guarded" not in stderr
 
@@ -112,7 +112,7 @@ def test_the_second_ctrl_c_leaves_at_once_and_the_pods_end_them_all_the_same(
         begun = time.monotonic()
         terminal.type(b"\x03")
         assert terminal.code() == 130
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 4
         assert terminal.mode() == terminal.before
     assert b"may still run: worker-[0-1]\r\n" in terminal.screen
     assert gone(cluster, "few", 2), inside(cluster, "few", 2)
@@ -162,7 +162,7 @@ def test_what_has_left_its_session_is_ended_too(cluster: Cluster) -> None:
     with start(cluster, "few", "-w", "0", "--", "sh", "-c", script, stdin=subprocess.DEVNULL) as run:
         assert proc.wait_until(lambda: running(cluster, "few", 1) == 2)
         run.kill()
-        run.communicate(timeout=10)
+        run.communicate(timeout=30)
     assert gone(cluster, "few", 1), inside(cluster, "few", 1)
 
 

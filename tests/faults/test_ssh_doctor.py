@@ -198,7 +198,7 @@ def test_an_agent(hosts: Fleet, tmp_path: Path) -> None:
         assert (checks(data, "ssh.login")[0][0], run.code) == ("ok", 0)
     finally:
         agent.terminate()
-        agent.wait(10)
+        agent.wait(30)
 
 
 def test_files_of_known_hosts(hosts: Fleet) -> None:

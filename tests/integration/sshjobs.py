@@ -151,7 +151,7 @@ def hosts(server: Server, folder: Path) -> Iterator[Site]:
     finally:
         for record in records.load_all()[0]:
             made.stop(record, grace=0)
-        assert proc.wait_until(lambda: not made.running(), 5), made.running()
+        assert proc.wait_until(lambda: not made.running()), made.running()
 
 
 CLIENT = """

@@ -217,12 +217,12 @@ def test_interrupted_nothing_is_half_named_and_nothing_runs(
     words = (str(source), f":{place}") if upload else (f":{source}", "here")
     with jobs.popen("cp", "-j", "four", "-w", "0", *words, stdout=-1, stderr=-1) as run:
         folder = "there" if upload else "here"
-        assert proc.wait_until(lambda: any(Path(path).stat().st_size for path in files(folder)), 10)
+        assert proc.wait_until(lambda: any(Path(path).stat().st_size for path in files(folder)))
         run.send_signal(number)
         _, stderr = run.communicate(timeout=20)
-    assert proc.wait_until(lambda: not jobs.running("atlctl-cp") and not jobs.running("tar "), 10)
+    assert proc.wait_until(lambda: not jobs.running("atlctl-cp") and not jobs.running("tar "))
     assert run.returncode == (-9 if number == signal.SIGKILL else 128 + number)
-    assert proc.wait_until(lambda: number == signal.SIGKILL or not files(folder), 5), files(folder)
+    assert proc.wait_until(lambda: number == signal.SIGKILL or not files(folder)), files(folder)
     assert all("/.atlctl-cp." in path for path in files(folder))
     if number != signal.SIGKILL:
         assert b"cancelled: worker-0 (1): interrupted\n" in stderr

@@ -40,54 +40,57 @@ def busy_port() -> Iterator[None]:
 
 
 def assert_nothing_is_left(own: Registry) -> None:
-    assert proc.wait_until(lambda: not own.running(), 10), own.running()
+    assert proc.wait_until(lambda: not own.running()), own.running()
     assert own.data("jobs") == {"jobs": []}
     assert list(own.state.joinpath("local").iterdir()) == [own.state / "local/.lock"]
     assert list(own.home.joinpath("tmp").iterdir()) == []
 
 
-def test_it_finds_what_it_injected_and_leaves_nothing() -> None:
-    """Two at the same time; `make soak` runs dozens."""
-    with contextlib.ExitStack() as stack:
-        homes = [stack.enter_context(registry()) for _ in range(2)]
-        runs = [own.popen("demo", stdout=-1, stderr=-1, stdin=subprocess.DEVNULL) for own in homes]
-        for own, run in zip(homes, runs, strict=True):
-            with run:
-                stdout, stderr = run.communicate(timeout=280)
-            shown = stdout.decode()
-            assert run.returncode == 0, shown + stderr.decode()
-            told = re.search(r"one rank is damaged \(rank (\d), on (worker-\d)\)", shown)
-            found = re.search(r"Right: rank (\d) on (worker-\d) was damaged, and rank \1 on \2 was found\.", shown)
-            assert told is not None
-            assert found is not None
-            assert told.groups() == found.groups()
-            commands = [line.split()[2] for line in shown.splitlines() if line.startswith("$ atlctl ")]
-            assert commands == ["local", "ps", "exec", "logs", "ps", "errors", "stop"]
-            assert shown.count("Held") >= 3
-            assert re.search(rf"root cause: rank {told[1]} \(local rank \d\) on {told[2]}, certain", shown)
-            assert_nothing_is_left(own)
+def test_it_finds_what_it_injected_and_leaves_nothing_or_a_job_to_play_with() -> None:
+    """Two at the same time, one of them with --keep; `make soak` runs dozens."""
+    with registry() as plain, registry() as kept:
+        first = plain.popen("demo", stdout=-1, stderr=-1, stdin=subprocess.DEVNULL)
+        second = kept.popen("demo", "--keep", stdout=-1, stderr=-1, stdin=subprocess.DEVNULL)
+        right(first, "local", "ps", "exec", "logs", "ps", "errors", "stop")
+        assert_nothing_is_left(plain)
+        shown = right(second, "local", "ps", "exec", "logs", "ps", "errors")
+        assert_it_can_be_played_with(kept, shown)
+        assert_nothing_is_left(kept)
 
 
-def test_kept_the_job_can_be_played_with() -> None:
-    with registry() as own:
-        run = own.cli("demo", "--keep", timeout=280)
-        assert run.code == 0, run
-        (name,) = own.cli("jobs", "-o", "name").stdout.decode().split()
-        assert own.states(name) == ["Held", "Held"]
-        assert own.exec(name, "--failed", "--no-prefix", "echo", "hi").stdout == b"hi\nhi\n"
-        assert own.cli("errors", name, "--exit-code").code == 1
-        found = own.data("errors", name)
-        (cause,) = found["root_causes"]
-        assert (found["verdict"], cause["exit_code"], cause["exception"], cause["confidence"]) == (
-            "rank", 1, "ValueError", "certain",
-        )  # fmt: skip
-        assert cause["rank"] == 2 * int(cause["worker"][-1]) + cause["local_rank"]
-        assert cause["message"].startswith("ValueError: ")
-        assert sum(group["count"] for group in found["cascade"]) == 3
-        assert f"atlctl stop {name} && atlctl local rm {name}".encode() in run.stdout
-        assert own.cli("stop", name, "--yes").code == 0
-        assert own.cli("local", "rm", name, "--yes").code == 0
-        assert_nothing_is_left(own)
+def right(run: subprocess.Popen[bytes], *commands: str) -> str:
+    """The output of a demo that has shown these commands and found the fault."""
+    with run:
+        stdout, stderr = run.communicate(timeout=280)
+    shown = stdout.decode()
+    assert run.returncode == 0, shown + stderr.decode()
+    told = re.search(r"one rank is damaged \(rank (\d), on (worker-\d)\)", shown)
+    found = re.search(r"Right: rank (\d) on (worker-\d) was damaged, and rank \1 on \2 was found\.", shown)
+    assert told is not None
+    assert found is not None
+    assert told.groups() == found.groups()
+    assert tuple(line.split()[2] for line in shown.splitlines() if line.startswith("$ atlctl ")) == commands
+    assert shown.count("Held") >= 3
+    assert re.search(rf"root cause: rank {told[1]} \(local rank \d\) on {told[2]}, certain", shown)
+    return shown
+
+
+def assert_it_can_be_played_with(own: Registry, shown: str) -> None:
+    (name,) = own.cli("jobs", "-o", "name").stdout.decode().split()
+    assert own.states(name) == ["Held", "Held"]
+    assert own.exec(name, "--failed", "--no-prefix", "echo", "hi").stdout == b"hi\nhi\n"
+    assert own.cli("errors", name, "--exit-code").code == 1
+    found = own.data("errors", name)
+    (cause,) = found["root_causes"]
+    assert (found["verdict"], cause["exit_code"], cause["exception"], cause["confidence"]) == (
+        "rank", 1, "ValueError", "certain",
+    )  # fmt: skip
+    assert cause["rank"] == 2 * int(cause["worker"][-1]) + cause["local_rank"]
+    assert cause["message"].startswith("ValueError: ")
+    assert sum(group["count"] for group in found["cascade"]) == 3
+    assert f"atlctl stop {name} && atlctl local rm {name}" in shown
+    assert own.cli("stop", name, "--yes").code == 0
+    assert own.cli("local", "rm", name, "--yes").code == 0
 
 
 @pytest.mark.parametrize(

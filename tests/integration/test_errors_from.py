@@ -198,7 +198,7 @@ def test_an_interrupt_while_standard_input_is_silent():
         run.stdin.flush()
         assert proc.wait_until(lambda: waiting_bytes(run.stdin) == 0)  # it reads now and will wait for more
         run.send_signal(signal.SIGINT)
-        assert run.wait(5) == 130
+        assert run.wait(30) == 130
         assert run.stdout.read() == b""
 
 

@@ -45,7 +45,7 @@ def start(jobs: Registry, name: str, script: str, *options: str) -> str:
     def done() -> bool:
         return len(jobs.exec(name, "--all", "--no-prefix", "--", "sh", "-c", "cat done").stdout) == 2
 
-    assert proc.wait_until(done, 10)
+    assert proc.wait_until(done)
     return name
 
 

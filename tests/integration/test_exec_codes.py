@@ -90,7 +90,7 @@ def test_a_deadline_is_124_and_ends_the_command(jobs: Registry, selection: str) 
     begun = time.monotonic()
     run = jobs.exec("job-4", "-w", selection, "--timeout", "0.5s", "--", "sh", "-c", "echo begun; sleep 996")
     assert run.code == 124
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert run.stdout.count(b"begun\n") == (1 if selection == "0" else 4)
     assert b"timed out: worker-" in run.stderr
     assert not jobs.commands("sleep 996")
@@ -139,7 +139,7 @@ def test_interrupted_is_128_and_the_signal(jobs: Registry, selection: str, numbe
     with jobs.popen("exec", "-j", "job-4", "-w", selection, "sleep", "993", stdout=-1, stderr=-1) as run:
         assert proc.wait_until(lambda: len(jobs.commands("sleep 993")) == (1 if selection == "0" else 4))
         run.send_signal(number)
-        stdout, stderr = run.communicate(timeout=10)
+        stdout, stderr = run.communicate(timeout=30)
     assert (stdout, run.returncode) == (b"", code)
     assert b"Traceback" not in stderr
     assert not jobs.commands("sleep 993")
@@ -151,7 +151,7 @@ def test_a_reader_that_has_gone_is_141_without_a_word(jobs: Registry) -> None:
         os.close(writing)
         assert os.read(reading, 10)
         os.close(reading)
-        _, stderr = run.communicate(timeout=10)
+        _, stderr = run.communicate(timeout=30)
     assert run.returncode == 141
     assert stderr == b""
     assert not jobs.commands("yes")
@@ -173,7 +173,7 @@ def test_a_supervisor_that_dies_mid_run_is_255_never_success(jobs: Registry) -> 
     with jobs.popen("exec", "-j", "doomed", "--all", "sleep", "992", stdout=-1, stderr=-1) as run:
         assert proc.wait_until(lambda: len(jobs.commands("sleep 992")) == 2)
         os.kill(jobs.supervisor("doomed"), signal.SIGKILL)
-        _, stderr = run.communicate(timeout=10)
+        _, stderr = run.communicate(timeout=30)
     assert run.returncode == 255
     assert b"lost: worker-[0-1] (2): " in stderr
     assert b"may still run: worker-[0-1] (2)" in stderr

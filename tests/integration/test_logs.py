@@ -86,7 +86,7 @@ def test_json_is_lines_with_times_outcomes_and_the_summary_last(jobs: Registry) 
 def test_json_has_the_exit_of_each_worker(jobs: Registry) -> None:
     jobs.start("ends", 4, "sh", "-c", "case $RANK in 0) exit 3;; 1) kill -9 $$;; 2) exit 0;; 3) exec sleep 1000;; esac")
     ended = ["Failed", "Failed", "Succeeded", "Running"]
-    assert proc.wait_until(lambda: jobs.states("ends") == ended, 10)
+    assert proc.wait_until(lambda: jobs.states("ends") == ended)
     expected = {"worker-0": (3, None), "worker-1": (None, 9), "worker-2": (0, None), "worker-3": (None, None)}
     found = [item for item in objects(jobs.cli("logs", "ends", "-o", "json").stdout) if item["type"] == "outcome"]
     assert {item["worker"]: (item["exit_code"], item["signal"]) for item in found} == expected
@@ -99,7 +99,7 @@ def test_json_of_a_followed_log_has_the_exit_at_the_end(jobs: Registry) -> None:
         first = [run.stdout.readline() for _ in range(2)]
         for worker in ("worker-0", "worker-1"):
             jobs.folder("falls").joinpath(f"workers/{worker}/work/go").touch()
-        rest, _ = run.communicate(timeout=10)
+        rest, _ = run.communicate(timeout=30)
     found = objects(b"".join(first) + rest)
     assert [item["signal"] for item in found if item["type"] == "outcome"] == [9, 9]
     assert found[-1]["type"] == "summary"
@@ -119,7 +119,7 @@ def test_follow_shows_what_comes_and_ends_with_the_job(jobs: Registry) -> None:
         assert {run.stdout.readline() for _ in range(2)} == {b"worker-0: first\n", b"worker-1: first\n"}
         for worker in ("worker-0", "worker-1"):
             jobs.folder("followed").joinpath(f"workers/{worker}/work/go").touch()
-        rest, stderr = run.communicate(timeout=10)
+        rest, stderr = run.communicate(timeout=30)
     assert sorted(rest.splitlines()) == [b"worker-0: second", b"worker-1: second"]
     assert (run.returncode, stderr) == (0, b"")
 
@@ -131,7 +131,7 @@ def test_follow_is_left_by_a_signal_in_silence_and_the_job_goes_on(jobs: Registr
         assert run.stdout is not None
         assert run.stdout.readline() == b"here\n"
         run.send_signal(number)
-        rest, stderr = run.communicate(timeout=10)
+        rest, stderr = run.communicate(timeout=30)
     assert (rest, stderr, run.returncode) == (b"", b"", code)
     assert jobs.states(name) == ["Running"]
 
@@ -144,7 +144,7 @@ def test_a_reader_that_has_gone_ends_it_with_141(jobs: Registry) -> None:
         run.stdout.close()
         assert run.stderr is not None
         stderr = run.stderr.read()
-        run.wait(timeout=10)
+        run.wait(30)
     assert (run.returncode, stderr) == (141, b"")
 
 

@@ -121,7 +121,7 @@ def test_a_signal_to_atlctl_ends_the_shell_and_restores_the_terminal(
     os.kill(terminal.pid, number)
     assert terminal.code() == code
     assert terminal.mode() == terminal.before
-    assert proc.wait_until(lambda: not jobs.commands("sleep 983"), 5)
+    assert proc.wait_until(lambda: not jobs.commands("sleep 983"))
 
 
 def test_a_worker_that_ends_ends_the_shell(jobs: Registry) -> None:
@@ -147,7 +147,7 @@ def test_without_a_terminal_it_is_refused_with_the_way_for_scripts(jobs: Registr
         "a shell needs a terminal on standard input and output",
         "for a script: atlctl exec -w WORKER -i -- sh < script.sh",
     )
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def test_ctrl_c_tells_what_was_found_and_leaves_nothing(jobs: Registry, processe
         client.send_signal(signal.SIGINT)
         begun = time.monotonic()
         stdout, stderr = client.communicate(timeout=30)
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 20
     # Before the command has started, the signal itself ends it; before Python has, it is a failed start.
     if processes or b"Fatal Python error: init_" not in stderr:
         assert client.returncode in ((130,) if processes else (130, -signal.SIGINT))

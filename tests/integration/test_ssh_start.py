@@ -36,7 +36,7 @@ def test_a_client_that_is_killed_in_the_middle_of_a_start_leaves_nothing(site: S
     starting.asking.encoded = encoded"""
     process = client(site, "sleep", "1000", before=before)
     assert process.communicate(timeout=30)[0].startswith(b"reached")
-    assert proc.wait_until(lambda: not site.running(), 10), site.running()
+    assert proc.wait_until(lambda: not site.running()), site.running()
     assert not list(site.state.glob("*/*/job.json"))
     # The name can be used again.
     record = site.start("sleep", "1000")
@@ -58,7 +58,7 @@ def test_a_start_that_fails_on_one_host_leaves_nothing_on_the_other(
     monkeypatch.setattr(starting._Host, "step", step)
     with pytest.raises(AtlctlError, match=r"^gpu2: made to fail$"):
         site.start("sleep", "1000")
-    assert proc.wait_until(lambda: not site.running(), 5), site.running()
+    assert proc.wait_until(lambda: not site.running()), site.running()
     assert list(site.state.iterdir()) == []
     with pytest.raises(NothingMatched):
         records.load("job")
@@ -176,7 +176,7 @@ def test_a_client_that_is_killed_when_all_hosts_have_kept_leaves_the_job(site: S
         return kept[-1]
     starting._StartOnHosts._keep = keep"""
     assert client(site, "sleep", "1000", before=before).communicate(timeout=30)[0] == b""
-    assert proc.wait_until(lambda: not site.running("atlctl-start"), 10)
+    assert proc.wait_until(lambda: not site.running("atlctl-start"))
     time.sleep(1.5)
     job = site.look(records.load("job"))
     assert [worker.state for worker in job.workers] == [State.RUNNING, State.RUNNING]

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.local import Registry, registry
-from tests.integration.silence import LATE, slow_cluster, watched
+from tests.integration.silence import slow_cluster, watched
 from tests.integration.terminal import Terminal
 from tests.support.cli import STATUS_LINE
 
-#: Maximum seconds between two outputs on a busy machine. A wait without a status line takes `LATE`.
-BUSY = LATE - 0.7
+#: Seconds of a wait without a status line, and the most between two outputs on a busy machine.
+WAIT = 3.0
+BUSY = WAIT - 0.7
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def jobs() -> Iterator[Registry]:
 
 
 def test_a_slow_cluster_is_waited_for_visibly_and_in_chinese() -> None:
-    with slow_cluster() as cluster:
+    with slow_cluster(WAIT) as cluster:
         env = {"KUBECONFIG": str(cluster.server.kubeconfig), "LC_ALL": "zh_CN.UTF-8", "NO_COLOR": "1"}
         seen = watched("jobs", env=env)
     assert seen.silence < BUSY, seen
@@ -42,7 +43,7 @@ def test_a_slow_cluster_is_waited_for_visibly_and_in_chinese() -> None:
 
 
 def test_silent_commands_on_workers(jobs: Registry) -> None:
-    script = "echo begin; sleep 2.5; echo end"
+    script = f"echo begin; sleep {WAIT + 0.5}; echo end"
     seen = watched("exec", "-j", "two", "--all", "--color", "never", "sh", "-c", script, env=jobs.env)
     assert seen.silence < BUSY, seen
     assert "0/2 done, waiting for worker-[0-1]" in seen.screen.decode()

@@ -150,7 +150,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace_period(jobs: Registry) ->
     assert proc.wait_until(lambda: all(path.exists() for path in ready))
     begun = time.monotonic()
     run = jobs.cli("stop", "stubborn", "--grace", "0.5", "--yes", "-o", "json")
-    assert 0.5 < time.monotonic() - begun < 5
+    assert 0.5 < time.monotonic() - begun < 9
     workers = json.loads(run.stdout)["data"]["workers"]
     assert [(w["worker"], w["how"]) for w in workers] == [("worker-0", "killed"), ("worker-1", "killed")]
     assert run.code == 0
@@ -195,7 +195,7 @@ def test_ctrl_c_during_the_grace_period_does_not_undo_the_stop(jobs: Registry) -
     with jobs.popen("stop", "slow", "--yes", stdout=-1, stderr=-1) as run:
         assert proc.wait_until(lambda: jobs.states("slow") == ["Stopping"], interval=0)
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=15)
+        run.communicate(timeout=30)
     assert run.returncode == 130
     (work / "go").touch()
     jobs.until("slow", "Stopped")

@@ -81,7 +81,7 @@ def jobs() -> Iterator[Gpus]:
             made.end()
 
 
-def until(screen: Terminal, *texts: bytes, timeout: float = 20) -> str:
+def until(screen: Terminal, *texts: bytes, timeout: float = 40) -> str:
     """The first table with all these texts, as lines without escapes."""
     shown = b""
 
@@ -95,7 +95,7 @@ def until(screen: Terminal, *texts: bytes, timeout: float = 20) -> str:
     return re.sub(r" +$", "", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", last), flags=re.MULTILINE)
 
 
-def drawn_until(screen: Terminal, holds: Callable[[str], bool], timeout: float = 10) -> str:
+def drawn_until(screen: Terminal, holds: Callable[[str], bool], timeout: float = 40) -> str:
     """The first table that `holds` accepts."""
     table = ""
 
@@ -158,7 +158,7 @@ def test_marks_order_and_keys(jobs: Gpus) -> None:
     assert b"\nx" not in screen.screen
     assert (screen.screen.count(ENTER), screen.screen.count(LEAVE)) == (1, 1)
     assert screen.screen.endswith(LEAVE)
-    assert proc.wait_until(lambda: not jobs.samplers(), 5)
+    assert proc.wait_until(lambda: not jobs.samplers())
 
 
 def test_a_stop_gives_the_terminal_back_until_it_goes_on(jobs: Gpus) -> None:
@@ -222,7 +222,7 @@ def test_a_driver_that_hangs_stops_neither_the_rest_nor_the_view(jobs: Gpus) -> 
         assert "silent" not in row(table, "worker-0 0")
         screen.type(b"q")
         assert screen.code() == 0
-    assert proc.wait_until(lambda: not jobs.commands("sleep 305"), 5)
+    assert proc.wait_until(lambda: not jobs.commands("sleep 305"))
 
 
 def test_workers_that_end(jobs: Gpus) -> None:
@@ -264,7 +264,7 @@ def test_however_it_ends_nothing_is_left(jobs: Gpus, how: bytes | signal.Signals
         if code > 0:
             assert screen.screen.endswith(LEAVE)
             assert screen.mode() == screen.before
-    assert proc.wait_until(lambda: not jobs.samplers(), 8), jobs.samplers()
+    assert proc.wait_until(lambda: not jobs.samplers()), jobs.samplers()
 
 
 def test_another_size(jobs: Gpus) -> None:
@@ -332,7 +332,7 @@ def test_in_pods(tmp_path: Path) -> None:
             until(screen, b"2 workers, 16 GPUs")
             screen.type(b"q")
             assert screen.code() == 0
-        assert proc.wait_until(lambda: not proc.named("memory.current"), 8)
+        assert proc.wait_until(lambda: not proc.named("memory.current"))
 
 
 @needs("sshd")
@@ -351,7 +351,7 @@ def test_on_hosts() -> None:
                 assert "lost" not in until(screen, b"gpu1", b"2 workers, 0 GPUs", timeout=30)
                 screen.type(b"q")
                 assert screen.code() == 0
-            assert proc.wait_until(lambda: not cluster.running("memory.current"), 8)
+            assert proc.wait_until(lambda: not cluster.running("memory.current"))
         finally:
             cluster.close()
             cluster.end()

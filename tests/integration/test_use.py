@@ -37,7 +37,7 @@ class Session:
         return Result(out.read_bytes(), err.read_bytes(), code)
 
     def close(self) -> None:
-        self._shell.communicate(timeout=10)
+        self._shell.communicate(timeout=30)
 
 
 @pytest.fixture(scope="module")

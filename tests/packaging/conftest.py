@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from atlctl.packaging import dists
 from atlctl.packaging import executable as packing
 from tests.packaging.bare import Bare
+from tests.support.once import folder_of_run
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,7 @@ def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Where tests run side by side, the first to ask builds it for all.
     """
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "atlctl-executable"
+    shared = folder_of_run(tmp_path_factory) / "atlctl-executable"
     shared.mkdir(exist_ok=True)
     with (shared / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -25,9 +25,18 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
 
 
 class Sshd:
-    """Listens on `addresses`, with the same port for all. `known`: the lines of a known_hosts file for them."""
+    """Listens on `addresses`, with the same port for all. `known`: the lines of a known_hosts file for them.
 
-    def __init__(self, folder: Path, authorized: Sequence[Path], addresses: Sequence[str] = ("127.0.0.1",)) -> None:
+    `more` are further lines of its configuration.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        authorized: Sequence[Path],
+        addresses: Sequence[str] = ("127.0.0.1",),
+        more: Sequence[str] = (),
+    ) -> None:
         assert PROGRAM is not None
         self.folder = folder
         folder.mkdir(exist_ok=True)
@@ -57,6 +66,7 @@ class Sshd:
             "UseDNS no",
             f"Subsystem sftp {_sftp_server()}",
             "LogLevel ERROR",
+            *more,
         ]
         self.config.write_text("\n".join(lines) + "\n")
         self._process: subprocess.Popen[bytes] | None = None

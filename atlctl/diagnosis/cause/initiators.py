@@ -88,7 +88,8 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
     if same and _everybody(this, found):
         return _job(this, found)
     if same and len(found) > 1 and (worker := _whole_worker(this, found)):
-        return _worker(this, worker, found)
+        alone = len(this.job.workers) == 1 and not this.job.incomplete
+        return _job(this, found) if alone else _worker(this, worker, found)
     if strength is Strength.SOME and len(found) > 1 and not _distinct_times(this, found):
         return undecided(this, found, _ALIKE)
     first = first_of(this.job, found)

@@ -150,7 +150,7 @@ def test_the_handle_ends_everything() -> None:
         assert server.errors() == ""
     finally:
         server.close()
-    assert wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 3)
+    assert wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
     assert server.process.returncode == 0
 
 
@@ -161,6 +161,6 @@ def test_a_server_whose_test_was_killed_ends_too() -> None:
     pids = [one["pid"] for one in server.processes("p")]
     assert server.process.stdin is not None
     server.process.stdin.close()  # like the end of this process
-    server.process.wait(10)
-    assert wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 3)
+    server.process.wait(30)
+    assert wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
     server.close()

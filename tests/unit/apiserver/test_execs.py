@@ -89,12 +89,12 @@ def test_client_gone(polite: bool) -> None:
         folder = client.control.folder("p")
         await client.until(lambda: "ended" in os.listdir(folder))
         await asyncio.sleep(0.2)
-        commands = [one["command"] for one in client.control.processes("p")]
-        assert "sleep 77" in commands
+        await client.until(lambda: "sleep 77" in [one["command"] for one in client.control.processes("p")])
         writer = next(p for p in client.control.processes("p") if "while :" in p["command"])
-        before = _ticks(writer["pid"])
-        await asyncio.sleep(0.3)
-        assert _ticks(writer["pid"]) == before, "the writer still writes"
+        before: list[str] = []
+        # Until it has filled what holds its output.
+        while before != (before := _ticks(writer["pid"])):  # noqa: ASYNC110 - processes set no event
+            await asyncio.sleep(0.3)
         client.control.remove("Pod", "p")
         await client.until(lambda: not _left(client))
 
@@ -163,7 +163,9 @@ def test_faults_on_the_end(action: str, output: bool, told: bool) -> None:
             if "stall" in action:
                 _, pending = await asyncio.wait([task], timeout=0.7)
                 assert pending, "the connection should have been silent and open"
-                next(iter(client.api.cluster.kubelet.pods.values())).cutters.pop()()
+                (cutters,) = [there.cutters for there in client.api.cluster.kubelet.pods.values()]
+                await client.until(lambda: cutters)
+                cutters.pop()()
             done = await task
         assert (done.channels.get(1, b"") == "caf\u00e9\u00e9\u00e9\n".encode()) is output
         assert (done.status is not None) is told
@@ -226,7 +228,7 @@ def test_drop_before_the_answer_and_after_a_while() -> None:
         client.control.fault({"action": "drop-after", "seconds": 0.2, "times": 1})
         done = await client.exec("p", "sleep", "55")
         assert done.status is None
-        assert [one["command"] for one in client.control.processes("p")] == ["sleep 55"]
+        await client.until(lambda: [one["command"] for one in client.control.processes("p")] == ["sleep 55"])
 
     run(work)
 

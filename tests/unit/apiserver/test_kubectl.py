@@ -102,7 +102,7 @@ def test_logs_follow_until_the_container_ends(server: Server) -> None:
         assert first == {"one\n", "two\n"}
         server.kill("worker")
         assert follower.stdout.read() == ""
-        assert follower.wait(10) == 0
+        assert follower.wait(30) == 0
     ended = server.wait_phase("worker", "Failed")
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,12 @@ def test_follow_over_a_rotation() -> None:
     async def work(client: Client) -> None:
         client.control.settings({"rotate": 2000})
         script = "for i in $(seq 200); do echo line $i; test $((i % 20)) = 0 && sleep 0.05; done"
+        script = f"until [ -e go ]; do sleep 0.02; done; {script}"
         client.control.put(pod("p", "sh", "-c", script), run=True)
         await client.phase("p", "Running")
-        followed = await text(client, "p", follow="true")
+        async with client.log("p", follow="true") as response:
+            os.mknod(f"{client.control.folder('p')}/go")
+            followed = (await response.read()).decode()
         assert followed.splitlines() == [f"line {i}" for i in range(1, 201)]
         rest = (await text(client, "p")).splitlines()
         assert 0 < len(rest) < 100

@@ -11,6 +11,10 @@ from tests.corpus import methods
 from tests.corpus.cuts import CUTS, cut_scores
 from tests.corpus.make import DATA
 from tests.corpus.score import VIEWS, Answer, Evidence, Score, details, judge, kinds, score, show_evidence, table
+from tests.support.once import once
+
+#: Twenty CPU seconds for all cases, on a machine that may have other work.
+pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[3]
 RANK = {"kind": "rank", "node": "worker-1", "local_rank": 1}
@@ -115,8 +119,12 @@ MIN_LIKELY_RIGHT = 0.9
 
 
 @pytest.fixture(scope="module")
-def scores() -> list[Score]:
-    return [score(name, method, evidence=view) for name, (method, views) in methods.METHODS.items() for view in views]
+def scores(tmp_path_factory: pytest.TempPathFactory) -> list[Score]:
+    def made() -> list[Score]:
+        every = methods.METHODS.items()
+        return [score(name, method, evidence=view) for name, (method, views) in every for view in views]
+
+    return once(tmp_path_factory, "scores", made)
 
 
 def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from atlctl.backends.base import Started
 from atlctl.fanout.engine import FanOut, Limits, StdinFeed, run
 from atlctl.fanout.outcome import Outcome
 from atlctl.jobs.errors import AtlctlError, UsageError
+from tests.support.waiting import until
 from tests.unit.fanout.fake import FOREVER, REQUEST, FakeExecution, FakeExecutor, FakeSink, Plan, events, workers
 
 #: A command that runs until its input ends.
@@ -48,6 +49,10 @@ def received(executor: FakeExecutor) -> set[bytes]:
     return {bytes(execution.received) for execution in executor.executions.values()}
 
 
+def taken(executor: FakeExecutor, name: str) -> bytes:
+    return bytes(executor.executions[name].received) if name in executor.executions else b""
+
+
 def test_a_file_reaches_every_worker_whole() -> None:
     data = os.urandom(200_000)
     executor = FakeExecutor(CAT, worker_3=Plan((0.1, *events(FOREVER))))
@@ -73,8 +78,7 @@ def test_a_pipe_is_read_as_it_is_written(pipe: Pipe) -> None:
         task = asyncio.create_task(run(executor, workers(3), REQUEST, Limits(), FakeSink(), StdinFeed(pipe.reader)))
         await asyncio.sleep(0.05)
         pipe.write(b"one\n")
-        await asyncio.sleep(0.05)
-        assert received(executor) == {b"one\n"}
+        await until(lambda: received(executor) == {b"one\n"})
         pipe.write(b"two\n")
         pipe.end()
         await task
@@ -104,6 +108,8 @@ def test_reading_waits_for_the_slowest_receiver(pipe: Pipe) -> None:
     async def main() -> tuple[int, bytes]:
         task = asyncio.create_task(run(executor, workers(2), REQUEST, Limits(), FakeSink(), StdinFeed(pipe.reader)))
         accepted = 0
+        accepted += pipe.write(bytes(65536))
+        await until(lambda: taken(executor, "worker-1"))
         for _ in range(20):
             with contextlib.suppress(BlockingIOError):
                 accepted += pipe.write(bytes(65536))
@@ -113,8 +119,8 @@ def test_reading_waits_for_the_slowest_receiver(pipe: Pipe) -> None:
             await task
         return accepted, bytes(executor.executions["worker-1"].received)
 
-    accepted, taken = asyncio.run(main())
-    assert len(taken) == 65536
+    accepted, got = asyncio.run(main())
+    assert len(got) == 65536
     assert accepted <= 3 * 65536  # one chunk in transfer, and the content of the pipe
 
 
@@ -131,7 +137,7 @@ def test_receivers_that_end_or_stop_reading_are_dropped(pipe: Pipe) -> None:
         task = asyncio.create_task(run(executor, workers(5), REQUEST, Limits(), FakeSink(), StdinFeed(pipe.reader)))
         for text in (b"aaaa", b"bbbb", b"cccc"):
             pipe.write(text)
-            await asyncio.sleep(0.15)
+            await until(lambda text=text: taken(executor, "worker-4").endswith(text))  # type: ignore[misc]
         pipe.end()
         return await task
 

@@ -58,7 +58,7 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[bytes, list[str], bytes]:
     assert process.stderr is not None
     taken, beside = guard.WordFilter(MARK), guard.WordFilter(MARK)
     (out, marks), (err, said) = beside.feed(process.stdout.read()), taken.feed(process.stderr.read())
-    process.wait(10)
+    process.wait(30)
     if said[0][0] == "S" and said[-1][0] == "X":
         assert marks == [said[0], "E"]
     return out + beside.rest(), said, err + taken.rest()
@@ -216,7 +216,7 @@ def test_a_background_child_outlives_the_command(start: Start) -> None:
     finish(start(guard.GUARD, MARK, "sh", "-c", "sleep 4318 >/dev/null 2>&1 & exit 0"))
     assert wrappers() == []
     time.sleep(0.2)
-    assert left() == ["sleep 4318"]
+    assert wait_until(lambda: left() == ["sleep 4318"])
     kill("sleep 4318")
 
 
@@ -224,7 +224,7 @@ def test_the_exit_is_told_while_a_child_holds_the_output(start: Start) -> None:
     process = start(guard.GUARD, MARK, "sh", "-c", "sleep 4319 & exit 6")
     assert word(process)[0] == "S"
     assert ending(" ".join(word(process)[1:])) == Ending(6, None)
-    process.wait(5)
+    process.wait(30)
     hang_up(process)
     assert wait_until(lambda: left() == ["sleep 4319"]), "a shell of its own until then, which is not killed"
     kill("sleep 4319")
@@ -264,7 +264,7 @@ def test_with_input_nothing_starts_before_the_client_says_so(start: Start, tmp_p
     process = start(guard.INPUT, MARK, "touch", str(tmp_path / "begun"))
     assert word(process)[0] == "S"
     hang_up(process)
-    process.wait(5)
+    process.wait(30)
     assert not (tmp_path / "begun").exists()
     assert wrappers() == []
 
@@ -288,7 +288,7 @@ def test_the_death_of_the_shell_that_is_the_exec_is_told_when_asked(start: Start
 def test_a_look_finds_what_was_left_behind(start: Start) -> None:
     process = start(guard.GUARD, MARK, "sh", "-c", "sleep 4324 >/dev/null 2>&1 & exit 0")
     _, pid, began = word(process)
-    process.wait(5)
+    process.wait(30)
     assert word(start(guard.LOOK, MARK, pid, began)) == ["L", "1"]
     kill("sleep 4324")
     assert wait_until(lambda: not left())
@@ -354,7 +354,7 @@ def test_a_client_that_is_gone(start: Start, name: str) -> None:
     process, _ = begin(start, guard.GUARD, COMMANDS[name])
     hang_up(process)
     assert wait_until(lambda: not left() and not wrappers(), 20), (left(), wrappers())
-    assert wait_until(lambda: not proc.named("tr ") and not proc.named("sleep .1"), 2)
+    assert wait_until(lambda: not proc.named("tr ") and not proc.named("sleep .1"))
 
 
 def test_a_gone_client_with_full_pipes(start: Start) -> None:
@@ -373,9 +373,9 @@ def test_an_end_that_was_asked_for_is_proven(start: Start, name: str) -> None:
     said = {word(process)[0], word(process)[0]}
     assert said == {"X", "G"}
     assert left() == []
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     hang_up(process)
-    assert wait_until(lambda: not wrappers(), 3)
+    assert wait_until(lambda: not wrappers())
 
 
 @pytest.mark.parametrize("tools", [("grep", "tr"), ("tr",)], ids=" ".join)
@@ -421,7 +421,7 @@ def test_what_is_deaf_is_killed_after_the_grace(start: Start) -> None:
     begun = time.monotonic()
     ask(process, "5\n")
     assert {word(process)[0], word(process)[0]} == {"X", "G"}
-    assert 0.5 <= time.monotonic() - begun < 5
+    assert 0.5 <= time.monotonic() - begun < 20
     assert left() == []
 
 
@@ -488,7 +488,7 @@ def test_a_watcher_beside_goes_when_asked(start: Start) -> None:
     watcher = start(guard.WATCH, MARK, pid, began, "")
     assert word(watcher) == ["R"]
     ask(watcher, "q\n")
-    assert watcher.wait(3) == 0
+    assert watcher.wait(30) == 0
     assert left()
     hang_up(start(guard.WATCH, MARK, pid, began, ""))
     assert wait_until(lambda: not left())
@@ -497,7 +497,7 @@ def test_a_watcher_beside_goes_when_asked(start: Start) -> None:
 def test_a_watcher_ends_what_was_left_behind(start: Start) -> None:
     process = start(guard.GUARD, MARK, "sh", "-c", "sleep 4320 >/dev/null 2>&1 & exit 0")
     _, pid, began = word(process)
-    process.wait(5)
+    process.wait(30)
     watcher = start(guard.WATCH, MARK, pid, began, "")
     ask(watcher, "10\n")
     assert [word(watcher), word(watcher)] == [["R"], ["G"]]
@@ -512,7 +512,7 @@ def test_a_watcher_leaves_strangers_alone(start: Start) -> None:
         ask(watcher, "0\n")
         assert [word(watcher), word(watcher)] == [["R"], ["G"]]
         hang_up(watcher)
-        watcher.wait(5)
+        watcher.wait(30)
         assert stranger.poll() is None
     finally:
         stranger.kill()

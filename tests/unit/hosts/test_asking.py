@@ -42,7 +42,8 @@ def test_a_start_brings_everything_that_is_there() -> None:
 
 @pytest.mark.parametrize("question", ["look", "log", "stop", "remove", "read"])
 def test_a_question_is_answered_by_what_was_sent_alone(question: str, tmp_path: Path) -> None:
-    details = {"folder": str(tmp_path / "none"), "uid": "x", "worker": "w", "grace": 1, "path": "x", "limit": 1}
+    folder = tmp_path / "state/local/none/worker"  # the folders above it are looked at, too
+    details = {"folder": str(folder), "uid": "x", "worker": "w", "grace": 1, "path": "x", "limit": 1}
     words = asking.request(question, details).argv.words
     run = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, cwd=tmp_path)
     told = json.loads(run.stdout)

@@ -64,7 +64,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 15))
+    asyncio.run(asyncio.wait_for(main, 30))
 
 
 async def connected(tmp_path: Path, server: Server) -> ControlClient:
@@ -223,7 +223,7 @@ def test_one_connection_for_all(tmp_path: Path, server: Server) -> None:
         server.accept()
         await client.send(1, {})
         assert server.messages(1)[0]["id"] == 1
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 10
         await client.aclose()
 
     run(main())

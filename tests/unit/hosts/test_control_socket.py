@@ -170,7 +170,7 @@ def test_a_number_that_is_in_use(running: Local) -> None:
         socket.send_fds(sock, [message(running, fds=3, argv=["sleep", "4701"])], three)
         assert (answer(sock) or {})["event"] == "failed"
     # The first command is still guarded by the connection.
-    assert wait_until(lambda: len(running.inside(running.load("job"))) == 1, 5)
+    assert wait_until(lambda: len(running.inside(running.load("job"))) == 1)
 
 
 def test_more_descriptors_than_are_taken(running: Local) -> None:

@@ -178,7 +178,7 @@ def test_the_lock_is_not_waited_for_without_end(local: Local) -> None:
         with pytest.raises(AtlctlError, match="another atlctl"):
             with registry.locked(wait=0.2):
                 raise AssertionError("two hold it")
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 10
 
 
 # Environment
@@ -385,7 +385,17 @@ def test_ctrl_c_during_the_start_leaves_nothing(local: Local, monkeypatch: pytes
 
 
 def test_a_supervisor_that_does_not_answer(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has started its workers, and its word of that is late."""
     monkeypatch.setattr(boot, "START_SECONDS", 0.0)
+    real = boot.await_start
+
+    def unheard(link: socket.socket, folder: str) -> object:
+        nothing, silent = socket.socketpair()
+        with nothing, silent:
+            assert wait_until(lambda: (Path(folder) / "job.json").exists())
+            return real(nothing, folder)
+
+    monkeypatch.setattr(boot, "await_start", unheard)
     with pytest.raises(AtlctlError, match="did not start"):
         local.run(workers=3)
     assert marked() == []
@@ -416,9 +426,9 @@ KILL = "from atlctl.remote.supervisor import boot as l; import os\n"
 )
 def test_a_launcher_that_is_killed_leaves_no_job(local: Local, before: str) -> None:
     with launcher("sleep", "4503", workers=3, before=before) as process:
-        process.wait(10)
+        process.wait(30)
         assert process.returncode == -signal.SIGKILL
-    assert wait_until(lambda: not marked(), 5)
+    assert wait_until(lambda: not marked())
     assert registry.LOCAL.names() == []
     # It does not block a new start.
     assert local.run().state is State.RUNNING
@@ -437,4 +447,4 @@ def test_a_launcher_killed_at_any_time_leaves_a_whole_job_or_none(local: Local, 
             return not marked()
         return len(marked()) == 22 and len(found[0].job.workers) == 20
 
-    assert wait_until(settled, 5)
+    assert wait_until(settled)

@@ -263,7 +263,7 @@ def test_a_job_started_inside_a_worker_is_that_workers(local: Local) -> None:
     begun = time.monotonic()
     asyncio.run(local.backend.stop(job, job.workers[1:], 10.0))
     assert not any(pid is not None and alive(pid) for pid in pids)
-    assert time.monotonic() - begun < 3, "its end is not waited for"
+    assert time.monotonic() - begun < 9, "its end is not waited for"
 
 
 @pytest.mark.parametrize("folder", ["work", "log"])

@@ -309,7 +309,7 @@ def test_a_stream_that_is_left_early_is_closed() -> None:
         async with it.stream(PODS) as (_, body):
             async for _ in body:
                 break
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await left.wait()
 
     left = asyncio.Event()
@@ -368,7 +368,7 @@ def test_an_answer_has_a_time_in_all(monkeypatch: pytest.MonkeyPatch, handler: H
     told: list[str] = []
 
     async def use(it: Client) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             if asked == "get":
                 await it.get(PODS)
             elif asked == "list":
@@ -380,6 +380,8 @@ def test_an_answer_has_a_time_in_all(monkeypatch: pytest.MonkeyPatch, handler: H
                     pass
 
     if (handler, asked) == (dripping, "stream"):
+        monkeypatch.setattr(module, "NOTICE_SECONDS", 5)
+        monkeypatch.setattr(module, "DEADLINE", 10)
         run(handler, use, waiting=told.append)
         assert told == []
         return
@@ -408,13 +410,13 @@ def test_what_is_waited_for_is_told_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_login_takes_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user may be in a browser: no answer timeout ends it."""
-    monkeypatch.setattr(module, "DEADLINE", 0.2)
+    monkeypatch.setattr(module, "DEADLINE", 0.6)
     monkeypatch.setattr(FakeAccess, "headers_at_hand", lambda _: None)
 
     def headers(access: FakeAccess) -> dict[str, str]:
         if len(access.tokens) == 2:
             access.tokens = ("second",)
-            time.sleep(0.4)
+            time.sleep(0.8)
             monkeypatch.setattr(FakeAccess, "headers_at_hand", lambda _: {})
         return {}
 

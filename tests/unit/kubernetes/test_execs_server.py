@@ -95,7 +95,7 @@ def test_faults(
     output = [event for event in events if isinstance(event, Output)]
     assert b"".join(event.data for event in output if event.stream == "stdout") == b"out\n"
     assert b"".join(event.data for event in output if event.stream == "stderr") == b"err\n"
-    assert wait_until(lambda: [one["command"] for one in server.processes(pod)] == ["/bin/sleep 1000"], 5)
+    assert wait_until(lambda: [one["command"] for one in server.processes(pod)] == ["/bin/sleep 1000"])
 
 
 def test_no_sh(server: Server, pod: str) -> None:

@@ -17,6 +17,7 @@ from atlctl.backends.base import LogLine, LogRequest
 from atlctl.backends.kubernetes.api import NoServer
 from atlctl.backends.kubernetes.logs import LEAST, LogStreams, Patience, PodLogs, chunks
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable
+from tests.support.waiting import until
 from tests.unit.kubernetes.logserver import BILLION, START, Cut, Fail, Server, job
 
 QUICK = Patience(pause=0.001, most=0.004, poll=0.002, idle=5, beat=0.001, confirm=0.03, look=0.02, lost=5, tries=4)
@@ -79,10 +80,7 @@ def test_tail_through_cuts(tail: int, follow: bool) -> None:
         found: list[LogLine] = []
         reader = asyncio.create_task(read(server, LogRequest(follow=follow, tail=tail), found))
         expected = [line for _, line in numbered(30)[30 - min(tail, 30) :]]
-        for _ in range(1000):
-            if len(found) >= len(expected):
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: len(found) >= len(expected))
         await asyncio.sleep(0.1)  # nothing more comes
         assert texts(found) == expected
         if follow:
@@ -334,10 +332,9 @@ def test_a_log_that_stalls_is_asked_for_again() -> None:
                 found.extend(batch)
 
         reader = asyncio.create_task(follow())
-        await asyncio.sleep(0.05)
+        await until(lambda: texts(found) == [b"one"])
         server.run.lines.append((START + 1, b"two"))  # written, but the stream got nothing
-        await asyncio.sleep(0.1)
-        assert texts(found) == [b"one", b"two"]
+        await until(lambda: texts(found) == [b"one", b"two"])
         server.end()
         await reader
         assert texts(found) == [b"one", b"two"]
@@ -369,7 +366,7 @@ def test_a_log_that_is_read_to_its_end_must_come_at_a_pace() -> None:
             begun = time.monotonic()
             with pytest.raises(NoServer, match=r"sent [0-9]+ bytes of a log in 0.2 s"):
                 await taken(*pieces)
-            assert time.monotonic() - begun < 2
+            assert time.monotonic() - begun < 8
         assert await taken(*((0.05, big),) * 8) == 8 * LEAST
         assert await taken(*drip[:2]) == 2
         assert await taken((0.0, b"x"), (0.0, b"x"), rest=0.3) == 2
@@ -444,10 +441,10 @@ def test_following_waits_for_a_pod_that_starts() -> None:
         server.instead = (400, b'container "main" in pod "pod-0" is waiting to start: ContainerCreating')
         found: list[LogLine] = []
         reader = asyncio.create_task(read(server, LogRequest(follow=True, tail=0), found))
-        await asyncio.sleep(0.03)
+        await until(lambda: bool(server.queries))
         server.instead = None
         server.write((START, b"first"))
-        await asyncio.sleep(0.03)
+        await until(lambda: texts(found) == [b"first"])
         server.end()
         await reader
         assert texts(found) == [b"first"]

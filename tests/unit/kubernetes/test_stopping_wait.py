@@ -191,4 +191,4 @@ class Silent(fake.FakeApi):
 def test_a_server_that_is_silent_is_waited_for_no_longer_than_was_asked() -> None:
     found = asyncio.run(inventory.find(fake.FakeApi([top()]), "x", fake.ALL))
     with pytest.raises(AtlctlError, match=r"the request was accepted.*did not answer within 0.1 s"):
-        asyncio.run(asyncio.wait_for(stopping.settle(Silent([]), Steps(found, "asleep"), (), 0.1, NOW), 5))
+        asyncio.run(asyncio.wait_for(stopping.settle(Silent([]), Steps(found, "asleep"), (), 0.1, NOW), 30))

@@ -30,7 +30,7 @@ class Tees:
     def __exit__(self, *_):
         for tee in self._running:
             tee.stdin.close()
-            assert tee.wait(10) == 0
+            assert tee.wait(30) == 0
 
     def start(self):
         """Start another one, which truncates the file (without -a). Returns after that."""

@@ -166,7 +166,7 @@ def test_closing_does_not_wait_for_a_reader_that_stopped() -> None:
         p.writer.put("stdout", b"x" * 5_000_000)
         begin = time.monotonic()
         assert not p.writer.close(0.1)
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 10
         assert not any(thread.name == "atlctl-writer" for thread in set(threading.enumerate()) - before)
 
 
@@ -182,7 +182,7 @@ def test_a_reader_that_left() -> None:
     writer = Writer(write, 2, 1000, gone)
     os.close(read)
     writer.put("stdout", b"x" * 5000)
-    assert called.wait(5)
+    assert called.wait(30)
     assert writer.broken
     spill = Spill()
     spill.append(b"dropped")
@@ -204,7 +204,7 @@ def test_a_reader_that_leaves_wakes_who_waits() -> None:
         await asyncio.sleep(0.05)
         assert not waiting.done()
         os.close(read)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
 
     read, write = os.pipe()
     writer = Writer(write, 2, 1000)
@@ -219,7 +219,7 @@ def test_a_full_disk_is_kept_as_error() -> None:
     called = threading.Event()
     writer = Writer(full, 2, on_broken=called.set)
     writer.put("stdout", b"data")
-    assert called.wait(5)
+    assert called.wait(30)
     assert writer.error is not None
     assert writer.error.strerror == "No space left on device"
     assert not writer.broken

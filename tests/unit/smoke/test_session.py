@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from atlctl.backends.base import Event, Exited, FailedToStart, Lost
 from atlctl.i18n import translated
 from atlctl.smoke.session import Session
+from tests.support.waiting import until
 from tests.unit.smoke.scripted import Script, Scripted, Stream, mute, polite, worker
 
 PING = {"worker-0": {"cmd": "ping"}, "worker-1": {"cmd": "ping"}}
@@ -63,16 +65,17 @@ def test_one_that_says_nothing_is_named_and_ended_and_the_others_are_not_kept() 
         executor = Scripted({"worker-1": mute})
         async with Session(executor, [worker(0), worker(1)], {"seconds": 9}) as agents:
             begun = time.monotonic()
-            missing = await agents.roll_call(0.3)
-            assert 0.2 < time.monotonic() - begun < 2
-            assert missing == {"worker-1": "no answer within 0.3 s: its agent was started and says nothing"}
+            missing = await agents.roll_call(0.5)
+            assert 0.4 < time.monotonic() - begun < 10
+            assert list(missing) == ["worker-1"]
+            told = r"no answer within \d\.\d s: its agent was started and says nothing"
+            assert re.fullmatch(told, missing["worker-1"])
             assert agents.living() == ["worker-0"]
             answers = await agents.ask(PING, 5)
             assert answers["worker-0"].fields
             assert answers["worker-1"].problem.startswith("no answer within")
-            begun = time.monotonic()
-        assert time.monotonic() - begun < 1, "a silent agent was ended when it was given up"
-        assert executor.streams["worker-1"][0].ended
+            # A silent agent is ended when it is given up, not at the end.
+            await until(lambda: executor.streams["worker-1"][0].ended)
         assert agents.may_still_run() == []
 
     asyncio.run(scenario())
@@ -91,8 +94,8 @@ def test_why_there_is_no_agent(event: Event, said: str) -> None:
     async def scenario() -> None:
         async with session(event) as agents:
             begun = time.monotonic()
-            assert await agents.roll_call(5) == {"worker-1": said}
-            assert time.monotonic() - begun < 1
+            assert await agents.roll_call(25) == {"worker-1": said}
+            assert time.monotonic() - begun < 15
 
     asyncio.run(scenario())
 
@@ -249,13 +252,13 @@ def test_a_roll_call_that_makes_progress_waits_for_the_slow_ones() -> None:
         return script
 
     async def scenario(most: float | None) -> dict[str, str]:
-        scripts = {f"worker-{index}": slow(0.25 * index) for index in range(4)}
+        scripts = {f"worker-{index}": slow(0.6 * index) for index in range(4)}
         async with Session(Scripted(scripts), [worker(index) for index in range(4)], {"seconds": 9}) as agents:
-            return await agents.roll_call(0.45, most)
+            return await agents.roll_call(1.1, most)
 
-    assert asyncio.run(scenario(5.0)) == {}
+    assert asyncio.run(scenario(12.0)) == {}
     assert list(asyncio.run(scenario(None))) == ["worker-2", "worker-3"]
-    assert list(asyncio.run(scenario(0.6))) == ["worker-3"]
+    assert list(asyncio.run(scenario(1.45))) == ["worker-3"]
 
 
 def test_a_worker_with_too_much_to_do_is_waited_for_and_lies_about_it_are_bounded() -> None:
@@ -293,7 +296,7 @@ def test_a_worker_with_too_much_to_do_is_waited_for_and_lies_about_it_are_bounde
         async with session(liar) as agents:
             begun = time.monotonic()
             assert list(await agents.roll_call(0.2, 30.0)) == ["worker-1"]
-            assert time.monotonic() - begun < 3
+            assert time.monotonic() - begun < 15
 
     asyncio.run(scenario())
 
@@ -309,6 +312,6 @@ def test_a_repeated_hello_makes_no_progress() -> None:
         async with Session(executor, [worker(0), worker(1)], {"seconds": 9}) as agents:
             begun = time.monotonic()
             assert list(await agents.roll_call(0.3, 30.0)) == ["worker-1"]
-            assert time.monotonic() - begun < 2
+            assert time.monotonic() - begun < 15
 
     asyncio.run(scenario())
