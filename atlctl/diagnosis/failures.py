@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import cached_property
@@ -250,11 +251,11 @@ class Judge:
         """The time at which the agent began to end the others: closer to the death than its later report."""
         assert process.note is not None
         end, first = process.note.line_no, None
-        for note in reversed(self._log.notes):
-            if note.line_no < end and end - note.line_no < 200:
-                if note.kind not in (NoteKind.CLOSING, NoteKind.FORCED):
-                    break
-                first = self._log.moments.get(note.line_no) or first
+        notes = self._log.notes
+        for at in range(bisect_left(notes, end, key=lambda note: note.line_no) - 1, -1, -1):
+            if end - notes[at].line_no >= 200 or notes[at].kind not in (NoteKind.CLOSING, NoteKind.FORCED):
+                break
+            first = self._log.moments.get(notes[at].line_no) or first
         return first
 
 

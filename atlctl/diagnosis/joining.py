@@ -8,7 +8,7 @@ agent counts only its own failures.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -227,7 +227,8 @@ class WorkerRounds:
         return frozenset((*(log.addresses if log else ()), *(platform.addresses if platform else ())))
 
     def of_round(self, number: int) -> list[Process]:
-        return [process for process in self.processes if process.round == number]
+        first = bisect_left(self.processes, number, key=lambda process: process.round)
+        return self.processes[first : bisect_right(self.processes, number, key=lambda process: process.round)]
 
 
 def is_victim_end(end: AgentEnd) -> bool:

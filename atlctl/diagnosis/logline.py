@@ -103,13 +103,16 @@ def split_origin(text: str) -> tuple[Origin, str]:
     local: int | None = None
     at = 0
     for _ in range(_DEPTH):
-        if match := _RANK.match(text, at):
+        if text[at : at + 1] != "[":
+            if not (match := _NOISE.match(text, at)):
+                break
+        elif match := _RANK.match(text, at):
             rank = int(match[1])
         elif match := _TEMPLATE.match(text, at):
             rank, local = int(match[1]), int(match[2])
         elif match := _TEE.match(text, at):
             local = int(match[1])
-        elif not (match := _NOISE.match(text, at)):
+        else:
             break
         at = match.end()
     if at == 0 and "[rank" in text[:600] and (match := _RANK.search(text, 0, 600)) and text[match.end() :].strip():
@@ -171,6 +174,8 @@ def split_stamp(line: bytes) -> tuple[Moment | None, bytes]:
 def told_time(text: str) -> Moment | None:
     """The process's own time in a line of a log, None if there is none near its start."""
     head = text[:_WHERE]
+    if head.count(":") < 2:
+        return None
     if match := _LOGGING.search(head):
         *parts, fraction = match.groups()
         return _moment(parts, fraction, dated=True)

@@ -9,6 +9,7 @@ whether there is a match, not its place; the scanner halves the range until the 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from itertools import pairwise
@@ -25,6 +26,9 @@ GAP = b" [...] "
 _FIRST = LINE_LIMIT // 2
 _LAST = LINE_LIMIT - _FIRST - len(GAP)
 
+#: Lines that are taken of one stream, and the bytes at its end that are searched behind them. Each taken line costs
+#: as much as a thousand times as many bytes without a literal.
+MOST, KEEP = 100_000, 8 << 20
 #: Chunks are collected up to this size.
 _BLOCK = 1 << 19
 #: Until a block of this size was freed, glibc returns freed blocks to the kernel, and page faults take up to half the
@@ -42,16 +46,34 @@ class Scanner:
     `tail` bytes of the stream are always taken. A line longer than `LINE_LIMIT` is cut to its first and last bytes,
     with `GAP` between them.
 
-    Memory is a few times the largest of chunk, `tail` and 0.5 MiB, for any stream. Raises ValueError for a literal that
-    is empty, not ASCII, longer than 1,000 bytes or contains a newline.
+    After `most` lines were taken, only the last `keep` bytes of the stream are searched, without limit: the first
+    lines show how a failure began, the last ones how it ended. `skipped` are the numbers of the first and the last line
+    in between, after `finish`.
+
+    Memory is a few times the largest of chunk, `tail` and 0.5 MiB, and of `keep` if it skips lines, for any stream.
+    Raises ValueError for a literal that is empty, not ASCII, longer than 1,000 bytes or contains a newline.
     """
 
-    def __init__(self, literals: Collection[bytes], take: Take, *, head: int = 65_536, tail: int = 65_536) -> None:
+    def __init__(
+        self,
+        literals: Collection[bytes],
+        take: Take,
+        *,
+        head: int = 65_536,
+        tail: int = 65_536,
+        most: int = MOST,
+        keep: int = KEEP,
+    ) -> None:
         self._holds = sieve_for(frozenset(literals))
         self._take = take
         self._head = head
         self._tail = tail
         self._block = max(_BLOCK, tail)
+        self.skipped: tuple[int, int] | None = None
+        self._left = most  # lines that may still be taken
+        self._keep = max(keep, tail)
+        self._kept: deque[bytes] | None = None  # the last chunks, once enough lines were taken
+        self._kept_size = 0
         self._parts: list[bytes] = []
         self._parts_size = 0
         self._data = b""  # not processed yet; begins at a line's start, or inside `_open`
@@ -64,6 +86,9 @@ class Scanner:
 
     def feed(self, chunk: bytes) -> None:
         """Takes the next bytes of the stream, cut anywhere."""
+        if self._kept is not None:
+            self._retain(self._kept, chunk)
+            return
         self._parts.append(chunk)
         self._parts_size += len(chunk)
         if self._parts_size >= self._block:
@@ -81,6 +106,9 @@ class Scanner:
 
     def finish(self) -> int:
         """Takes the last lines at the end of the stream; to be called once. Returns the total number of lines."""
+        if self._kept is not None:
+            self._return_to(self._kept)
+        self._left = -1
         self._look()
         data, self._data = self._data, b""
         start = 0
@@ -110,24 +138,59 @@ class Scanner:
                 start = self._close_long(data, newline, in_tail=False)
         if not self._open:
             end = max(data.rfind(b"\n", start, edge) + 1, start)
-            self._lines(data, start, end)
-            start = end
-            if edge - start > LINE_LIMIT:
+            start = self._lines(data, start, end)
+            if start < end:
+                self._kept = deque()
+                self._retain(self._kept, data[start:])
+                data = data[:start]
+            elif edge - start > LINE_LIMIT:
                 self._open = _LongLine(self._offset + start, data[start:edge], self._holds)
                 start = edge
         self._data = data[start:]
         self._offset += start
 
-    def _lines(self, data: bytes, start: int, end: int) -> None:
-        """Processes complete lines: checks many at once, halves the range if it contains a literal, else widens it.
+    def _retain(self, kept: deque[bytes], chunk: bytes) -> None:
+        """Keeps the end of the stream, and counts the lines before it."""
+        kept.append(chunk)
+        self._kept_size += len(chunk)
+        while self._kept_size - len(kept[0]) >= self._keep:
+            first = kept.popleft()
+            self._kept_size -= len(first)
+            self._leave_out(first, len(first))
 
-        After a found line, the range is the distance from the found line before it. So the bytes checked stay a small
-        multiple of the input, however dense the literals are.
+    def _leave_out(self, data: bytes, size: int) -> None:
+        if self.skipped is None:
+            self.skipped = self._number, 0
+        self._offset += size
+        self._number += data.count(b"\n", 0, size)
+
+    def _return_to(self, kept: deque[bytes]) -> None:
+        """Goes on with the kept end of the stream, from its first whole line on."""
+        data = b"".join(kept)
+        self._kept = None
+        more = len(data) - self._keep
+        if more > 0:
+            self._leave_out(data, more)
+        if self.skipped is not None:
+            start = data.find(b"\n", max(more, 0)) + 1 or len(data)
+            self._number += 1
+            self.skipped = self.skipped[0], self._number - 1
+            self._offset += start - max(more, 0)
+            self._follow = False
+            data = data[start:]
+        self._parts = [data]
+
+    def _lines(self, data: bytes, start: int, end: int) -> int:
+        """Processes complete lines; returns the start of the first one that was not, if enough lines were taken.
+
+        Checks many at once, halves the range if it contains a literal, else widens it. After a found
+        line, the range is the distance from the found line before it. So the bytes checked stay a small multiple of the
+        input, however dense the literals are.
         """
         known = start  # a literal is in data[start:known], if that is not empty
         after = start  # the last line that was found
         width = _WIDEST
-        while start < end:
+        while start < end and self._left:
             if self._follow or self._offset + start < self._head:
                 start = self._give(data, start)
             elif start < known:
@@ -148,6 +211,7 @@ class Scanner:
                     start = after = self._give(data, start)
                 else:
                     known = stop
+        return start
 
     def _skip(self, data: bytes, start: int, end: int) -> int:
         self._number += data.count(b"\n", start, end)
@@ -156,6 +220,7 @@ class Scanner:
     def _give(self, data: bytes, start: int) -> int:
         """Passes on the line at `start`; returns the start of the next one."""
         end = data.index(b"\n", start)
+        self._left -= 1
         self._given = (data, start)
         self._follow = self._take(self._number, _cut(data[start:end]))
         self._number += 1

@@ -25,6 +25,7 @@ from signal import Signals
 from typing import Any
 
 from atlctl.diagnosis.logline import PROGRESS, PROGRESS_HEAD, clean_line, decode
+from atlctl.diagnosis.scanner import sieve_for
 from atlctl.diagnosis.tracebacks import HEADER, Frame, exception_type, read_exception, user_frame
 from atlctl.i18n import Message, about
 from atlctl.jobs import fields
@@ -203,7 +204,7 @@ _LAUNCHER_NOTES = _compiled(
     (b"srun: error: ", NoteKind.FAILED, _SRUN),
 )
 #: Byte strings of which every line that `parse_note` recognises contains one.
-NOTE_LITERALS = tuple(literal for literal, _, _ in (*_NOTES, *_LAUNCHER_NOTES))
+NOTE_LITERALS = frozenset(literal for literal, _, _ in (*_NOTES, *_LAUNCHER_NOTES))
 
 #: Characters of a line that are kept as evidence.
 _TEXT_LIMIT = 1000
@@ -211,6 +212,8 @@ _TEXT_LIMIT = 1000
 
 def parse_note(line: bytes, line_no: int) -> AgentNote | None:
     """Parses an agent's note; None for other lines, most of which take only a few byte searches."""
+    if not sieve_for(NOTE_LITERALS)(line):
+        return None
     for literal, kind, pattern in _NOTES:
         if literal in line:
             text = clean_line(line)

@@ -121,6 +121,14 @@ class Feed:
     def holes(self) -> int:
         return self._lines.holes + self._holes
 
+    @property
+    def unread(self) -> Message | None:
+        """The lines that were not read because too many before them report failures, as the rest of a sentence."""
+        if self._scanner is None or self._scanner.skipped is None:
+            return None
+        first, last = self._scanner.skipped
+        return Message("lines {first} to {last} were not read: too many lines report failures", first=first, last=last)
+
     def overwritten(self) -> str | None:
         """The signs of several processes overwriting each other in this log, as the predicate of a sentence."""
         return self._overwritten.verdict(self.holes)
@@ -160,7 +168,8 @@ class Feed:
 
     def _take(self, number: int, line: bytes) -> bool:
         self._overwritten.feed_line(unstamped(line))
-        if self._scanner is not None and any(word in line for word in END_LITERALS):
+        # Without a generator, which costs more than the search.
+        if self._scanner is not None and (END_LITERALS[0] in line or END_LITERALS[1] in line):
             self._own.catch_up(self._first + number, self._scanner.before(MAX_BEFORE))
         return self._own.feed(self._first + number, line)
 
@@ -550,6 +559,9 @@ def _beginnings_inside(line: bytes) -> int:
         at = prefix.end()
     if not at and not line.startswith(_WHOLE):
         return 0
+    rest = line[at + 1 : _SEARCHED]
+    if rest.count(b":") < 2 and b"[rank" not in rest and b"Traceback (" not in rest:
+        return found
     for another in _ANOTHER.finditer(line, at + 1, _SEARCHED):
         before = line[at : another.start()]
         # Quoted text follows a quote or an escaped newline; times and tracebacks in a message also follow a space.

@@ -242,7 +242,11 @@ class _Visit:
         wrong = intake.feed.overwritten()
         if wrong:
             self._say(Message("{file} {what}", file=file.shown, what=wrong), worker.name)
-        item = Read(names, file, intake.reader_of_all.facts(), intake.feed.number, file.size > LIMIT, wrong)
+        facts = intake.reader_of_all.facts()
+        if intake.feed.unread is not None:
+            facts.cut = True
+            self._say(Message("{path}: {why}", path=file.shown, why=intake.feed.unread), worker.name)
+        item = Read(names, file, facts, intake.feed.number, file.size > LIMIT, wrong)
         self._read.setdefault(worker.name, []).append(item)
 
     async def _run(self, worker: Worker, words: tuple[str, ...], take: Callable[[bytes], bool]) -> None:

@@ -156,3 +156,69 @@ def test_without_the_vector_engine_the_plain_one_is_taken(monkeypatch: pytest.Mo
         assert numbers([QUIET * 3 + b"\xffexitcode\n"]) == [4]
     finally:
         sieve_for.cache_clear()
+
+
+def enough(data: bytes, *, most: int, keep: int, chunk: int = 1 << 18, tail: int = 0) -> tuple[Scanner, list[int], int]:
+    """The scanner, the numbers of the lines that it took, and the number of all lines."""
+    found: list[int] = []
+    lines = data.split(b"\n")
+
+    def take(number: int, line: bytes) -> bool:
+        assert line[-1000:] == lines[number - 1][-1000:]
+        found.append(number)
+        return False
+
+    scanning = Scanner(LITERALS, take, head=0, tail=tail, most=most, keep=keep)
+    for at in range(0, len(data), chunk):
+        scanning.feed(data[at : at + chunk])
+    return scanning, found, scanning.finish()
+
+
+def dense(count: int) -> bytes:
+    return b"".join(b"%07d Error: x\n" % number for number in range(1, count + 1))
+
+
+@pytest.mark.parametrize("chunk", [1 << 10, 1 << 18, 1 << 30])
+def test_after_enough_lines_only_the_end_is_searched(chunk: int) -> None:
+    scanning, found, lines = enough(dense(200_000), most=1_000, keep=64_000, chunk=chunk)
+    assert (lines, found[:1_000], found[-1]) == (200_000, [*range(1, 1_001)], 200_000)
+    assert scanning.skipped is not None
+    first, last = scanning.skipped
+    assert (first, found[1_000]) == (1_001, last + 1)
+    assert found[1_000:] == [*range(last + 1, 200_001)]
+    assert 200_000 - last == 64_000 // 17
+
+
+def test_lines_without_a_literal_are_no_reason_to_skip_any() -> None:
+    data = QUIET * 300_000 + dense(999) + QUIET * 300_000
+    scanning, found, lines = enough(data, most=1_000, keep=1_000)
+    assert (scanning.skipped, found, lines) == (None, [*range(300_001, 301_000)], 600_999)
+
+
+@pytest.mark.parametrize("keep", [16 * 4_000, 16 * 5_000])
+def test_nothing_is_skipped_if_the_rest_is_kept(keep: int) -> None:
+    scanning, found, lines = enough(dense(5_000), most=1_000, keep=keep)
+    assert (scanning.skipped, found, lines) == (None, [*range(1, 5_001)], 5_000)
+
+
+@pytest.mark.parametrize("end", [b"", b"x", b"x" * 300_000, b"\n", b"\nError:"])
+def test_any_end_behind_skipped_lines_is_counted(end: bytes) -> None:
+    data = dense(100_000) + end
+    scanning, found, lines = enough(data, most=10, keep=1_000, chunk=1_000, tail=5)
+    assert lines == len(data.removesuffix(b"\n").split(b"\n"))
+    assert scanning.skipped is not None
+    assert found[:10] == [*range(1, 11)]
+
+
+def test_memory_is_bounded_if_lines_are_skipped() -> None:
+    block = dense(100_000)
+    scanning = Scanner(LITERALS, lambda *_: False, most=1_000, keep=1 << 20)
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            for at in range(0, len(block), 1 << 18):
+                scanning.feed(block[at : at + (1 << 18)])
+        assert scanning.finish() == 100 * 100_000
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,10 @@ from hypothesis import strategies as st
 
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.result import Diagnosis, Verdict
+from atlctl.diagnosis.scanner import Scanner
 from atlctl.i18n import translated
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
+from atlctl.recording import feed as feeding
 from atlctl.recording import read as reading
 from atlctl.recording.read import Ends, Saved
 from tests.unit.diagnosis.samples import PEER_GONE, block, entry, matcher
@@ -239,6 +243,25 @@ def test_bad_paths(tmp_path, make, error):
         read_saved([str(path)])
     assert str(path) in caught.value.message
     assert caught.value.hint
+
+
+def test_a_log_full_of_failures_is_read_at_both_ends(tmp_path, monkeypatch):
+    """The lines in between may hold other failures: the answer is less sure."""
+    monkeypatch.setattr(feeding, "Scanner", partial(Scanner, most=100, keep=2_000))
+    noise = ["ValueError: bad sample"] * 90_000
+    victim = write(tmp_path / "w-0.log", VICTIM)
+    path = write(tmp_path / "w-1.log", [*noise, *CULPRIT])
+    found = read_saved([victim, path])
+    assert culprits(found) == [("w-1", 3)]
+    proof = next(proof for proof in answer(found).root_causes[0].proofs if proof.line_no)
+    assert proof.line_no is not None
+    assert found.place(proof.line_no) == (path, len(noise) + CULPRIT.index("[0]:") + 1)
+    assert [log.lines for log in found.logs] == [len(VICTIM), len(noise) + len(CULPRIT)]
+    [problem] = found.problems
+    first, last = map(int, re.findall(r" (\d+)(?= )", problem.message))
+    assert str(problem.message).startswith(f"{path}: lines {first} to {last} were not read")
+    assert 100 < first < 1_000 < last < len(noise)
+    assert [worker.log.cut for worker in found.job.workers if worker.log] == [False, True]
 
 
 def test_a_path_that_may_not_be_read(tmp_path, monkeypatch):
