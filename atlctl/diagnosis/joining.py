@@ -450,7 +450,11 @@ class _Collector:
         own = [
             p.rank
             for p in processes
-            if p.rank is not None and p.local_rank is None and p.traces and consequence_of(p.chain()[0].text) is None
+            if p.rank is not None
+            and p.local_rank is None
+            and (chain := p.chain())
+            and p.traces
+            and consequence_of(chain[0].text) is None
         ]
         if number in self.base or len(halves) != 1 or len(own) != 1 or halves[0].local_rank is None:
             return

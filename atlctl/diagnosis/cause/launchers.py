@@ -373,32 +373,37 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
 
 
 def _told_by_most(this: Round, raw: Sequence[WorkerRounds]) -> Diagnosis | None:
-    """The answer if most processes of the only log's job end with the same message, none of which names its rank."""
+    """The answer if most processes of a job end with the same message, and no line names its rank."""
     job, world = this.job, universe(this).world
-    if len(job.workers) != 1 or not raw or world is None or world < 2:
+    if len(job.workers) != len(raw) or world is None or world < 2:
         return None
-    outlived = (raw[0].evidence.log or LogFacts()).outlived
-    said: dict[str, list[tuple[int, str, Trace | None]]] = {}
-    for line_no, text, trace in (
-        *((item.line_no, item.chain[0].message, item) for item in raw[0].loose_traces.get(this.number, [])),
-        *((hit.line_no, hit.text, None) for hit in raw[0].loose_hits.get(this.number, [])
-          if hit.match.signature.role is LineRole.ROOT),
-    ):  # fmt: skip
-        if line_no > outlived and consequence_of(text) is None:
-            said.setdefault(_NUMBERS.sub("#", text), []).append((line_no, text, trace))
+    said: dict[str, list[tuple[Proof, Trace | None]]] = {}
+    for worker in raw:
+        told: list[tuple[int, str, Trace | None]] = [
+            (trace.line_no, trace.chain[0].message, trace) for trace in worker.loose_traces.get(this.number, [])
+        ]
+        told += [
+            (hit.line_no, hit.text, None)
+            for hit in worker.loose_hits.get(this.number, [])
+            if hit.match.signature.role is LineRole.ROOT
+        ]
+        outlived = (worker.evidence.log or LogFacts()).outlived
+        for line_no, text, trace in told:
+            if line_no > outlived and consequence_of(text) is None:
+                said.setdefault(_NUMBERS.sub("#", text), []).append((Proof(worker.worker, line_no, text), trace))
     found = max(said.values(), key=len, default=[])
     if 2 * len(found) <= world:
         return None
-    proofs = tuple(Proof(raw[0].worker, line_no, text) for line_no, text, _ in found[:3])
+    proofs = tuple(proof for proof, _ in found[:3])
     why = Message("the same failure on {count} of {all} processes", count=len(found), all=world)
     sure = Confidence.CERTAIN if len(found) == world and job.whole else Confidence.LIKELY
-    _, text, first = found[0]
+    (proof, first), text = found[0], found[0][0].text
     cause = Cause(None, job.category(text), text, sure, why, proofs=proofs)
     if first is not None:
         raised = first.chain[0]
         cause = replace(
             cause, exception=raised.exception, frame=raised.frame,
-            traceback=traceback_in(first.chain, raised, proofs[0]),
+            traceback=traceback_in(first.chain, raised, proof),
         )  # fmt: skip
     return Diagnosis(Verdict.JOB, (cause,))
 
