@@ -489,7 +489,7 @@ class _Collector:
             for rank in (note.rank, *note.more):
                 process = self._process(number, rank, note.local_rank, note.pid)
                 process.note = process.note or note
-        elif note.kind is NoteKind.CLOSING:
+        elif note.kind is NoteKind.CLOSING and (note.pid, note.rank) != (None, None):
             for rank in (note.rank, *note.more):
                 self._process(number, rank, None, note.pid).closed = note.line_no
         elif note.kind is NoteKind.FORCED:
@@ -697,10 +697,12 @@ def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
     since = max((line for line in started if signalled and line < signalled[-1].line_no), default=0)
     for note in [note for note in signalled if note.line_no > since][:1]:
         yield AgentEnd(evidence.worker, note.line_no, note.text, log.moments.get(note.line_no), note.signal)
+    reported = any(note.launcher for note in log.notes)
     for trace in log.traces:
         name = trace.last.exception.rpartition(".")[2]
-        if trace.agent and not trace.logged and name not in _REPORTS:
-            yield AgentEnd(evidence.worker, trace.last.line_no, trace.last.message, trace.time, None, trace.chain)
+        if trace.agent and not trace.logged and name not in _REPORTS and not (reported and name != "KeyboardInterrupt"):
+            signal = "SIGINT" if name == "KeyboardInterrupt" else None
+            yield AgentEnd(evidence.worker, trace.last.line_no, trace.last.message, trace.time, signal, trace.chain)
     if not any(trace.agent and "Rendezvous" in trace.last.exception for trace in log.traces):
         for note in [note for note in log.notes if note.kind is NoteKind.RENDEZVOUS][-1:]:
             moment = log.moments.get(note.line_no)

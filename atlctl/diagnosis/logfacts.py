@@ -144,12 +144,13 @@ class LogFacts:
     @property
     def said(self) -> bool:
         """Whether anything was found at all."""
-        return bool(self.hits) or not self.only_reports
+        return bool(self.hits or self.notes) or not self.only_reports
 
     @property
     def only_reports(self) -> bool:
         """Whether no line is known to be a process's or an agent's own."""
-        return not any((self.summaries, self.notes, self.traces, self.collectives, self.identities, self.events))
+        notes = [note for note in self.notes if note.kind is not NoteKind.SIGNALLED or not note.launcher]
+        return not any((self.summaries, notes, self.traces, self.collectives, self.identities, self.events))
 
 
 @lru_cache(maxsize=8)

@@ -17,6 +17,7 @@ from atlctl.diagnosis.joining import AgentEnd, Rounds, WorkerRounds
 from atlctl.diagnosis.logfacts import LogFacts, SignatureHit
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.signatures import LineRole
+from atlctl.diagnosis.torchelastic import NoteKind
 from atlctl.diagnosis.tracebacks import Raised, Trace
 from atlctl.i18n import Message, plural
 
@@ -36,9 +37,14 @@ _BY_SIGNAL = {"SIGINT": "interrupted", "SIGHUP": "terminal_hangup"}
 def find_signals(this: Round) -> Diagnosis | None:
     """The answer if agents were ended from outside; None if no agent received a signal, or a failure preceded it."""
     signalled = [end for end in this.final_ends if end.signal is not None]
+    job = this.job
+    launcher = _launcher_signalled(job)
+    if launcher is not None and not any(item.strength is Strength.STRONG for item in this.initiators):
+        why = Message("the launcher received {signal} from outside", signal=launcher.signal or "SIGTERM")
+        category = _BY_SIGNAL.get(launcher.signal or "", "preemption")
+        return Diagnosis(Verdict.EXTERNAL, (_external(this, [launcher], category, Confidence.LIKELY, why),))
     if not signalled or _failed_before(this, signalled):
         return None
-    job = this.job
     workers = {end.worker for end in signalled}
     others = [end for end in this.final_ends if end.signal is None]
     signal = signalled[0].signal or "SIGTERM"
@@ -81,6 +87,20 @@ def find_signals(this: Round) -> Diagnosis | None:
         signal=signal,
     )
     return Diagnosis(Verdict.EXTERNAL, (_external(this, signalled, category, Confidence.LIKELY, why),))
+
+
+def _launcher_signalled(job: JudgedJob) -> AgentEnd | None:
+    """The signal to a launcher that is no worker of the job."""
+    evidence = job.evidence.launcher
+    notes = evidence.log.notes if evidence and evidence.log else []
+    return next(
+        (
+            AgentEnd(evidence.worker, note.line_no, note.text, None, note.signal)
+            for note in notes
+            if evidence and note.kind is NoteKind.SIGNALLED
+        ),
+        None,
+    )
 
 
 def _others_go_on(this: Round, end: AgentEnd) -> bool:
@@ -327,6 +347,10 @@ def find_loose(this: Round) -> Diagnosis | None:
     candidates += [
         _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None) for name, hit in roots[:8]
     ]
+    if len(job.workers) == 1 and candidates and {cause.exception for cause in candidates} == {"KeyboardInterrupt"}:
+        interrupted = Message("the program was interrupted (Ctrl-C)")
+        cause = replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=interrupted, signal="SIGINT")
+        return Diagnosis(Verdict.EXTERNAL, (cause,))
     if len(job.workers) == 1 and not this.failures and {cause.category for cause in candidates} == {_ARGUMENTS}:
         early = Message("the program refused its options, before it started any process")
         cause = replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=early)
