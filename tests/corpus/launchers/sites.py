@@ -355,6 +355,10 @@ def base_environment(folder: Path, mark: str) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "disabled",
+        # Processes of Ray that a short job on a busy machine does not need.
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        "RAY_TRAIN_METRICS_ENABLED": "0",
+        "RAY_prestart_worker_first_driver": "0",
         "DS_ACCELERATOR": "cpu",
         "LOGNAME": os.environ.get("LOGNAME", "root"),
         "CORPUS_RUN": mark,
