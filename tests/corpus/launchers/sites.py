@@ -251,8 +251,14 @@ def _horovod(job: Job, words: list[str]) -> list[str]:
     return [job.python, "horovodrun.py", *options, job.python, "train.py", *words]
 
 
+#: Process numbers of its own: an instance of Ray looks for others on the machine.
+ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
 def _ray(job: Job, words: list[str]) -> list[str]:
-    return [job.python, "train_ray.py", *words]
+    # The first process of a namespace ignores signals that it does not expect.
+    alone = () if job.fault.startswith("launcher_") else ALONE
+    return [*alone, job.python, "train_ray.py", *words]
 
 
 SITES = (
