@@ -7,6 +7,9 @@ to the next rank: cases to test on that were not seen before.
 The truth is written by the fault, see `scripts/witness.py`, or by the maker that sends a signal. A case is kept only if
 the event was written and the log has the words of the fault or of the launcher's report. `also_accepted` below adds
 answers that a careful reader of this log would accept, each for a reason that is written into the case.
+
+srun gets `-K` for the faults of `sites._KILLED`: without it, it waits for ever for a rank that sleeps. Ray is started
+in a namespace with its own process numbers, as root: instances of Ray on one machine find each other.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tests.corpus import processes
-from tests.corpus.launchers.sites import SITES, SIZE, Job, Site, base_environment
+from tests.corpus.launchers.sites import ALONE, SITES, SIZE, Job, Site, base_environment
 from tests.corpus.running import Unfinished, read_lines
 from tests.corpus.writing import replacing, stamp
 
@@ -263,8 +266,8 @@ def _act(
     if ranks is not None:
         known = [json.loads(path.read_text()) for path in reached]
         event = next(one for one in known if one["rank"] == ranks[0])
-        pid = event["pid"]
-    event |= {"event": fault.name, "pid": pid, "at_true": time.time()}
+        pid = _outer(job.mark, event["pid"])
+    event = {"pid": pid, **event, "event": fault.name, "at_true": time.time()}
     if fault.name == "launcher_sigint":
         for _ in range(site.interrupts):
             os.killpg(launcher.pid, deed)  # as Ctrl-C on a terminal
@@ -272,6 +275,17 @@ def _act(
     else:
         os.kill(pid, deed)
     return event
+
+
+def _outer(mark: str, pid: int) -> int:
+    """The maker's number of a process that may have its number in a namespace."""
+    for process in processes.of_run(mark):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{process.pid}/status").read_text().split("\n")
+            numbers = next(line for line in lines if line.startswith("NSpid:")).split()
+            if numbers[-1] == str(pid):
+                return process.pid
+    raise Unfinished(f"there is no process {pid}")
 
 
 def truth_of(site: Site, fault: Fault, ranks: list[int] | None, outcome: Outcome) -> dict[str, Any]:
@@ -348,7 +362,8 @@ def write(site: Site, fault: Fault, outcome: Outcome, truth: dict[str, Any], fol
     """Writes the case: `case.json` and one log with a stamp in front of each line."""
     clean = cleaner(folder)
     lines = [(moment, clean(line)) for moment, line in outcome.lines]
-    command = clean(" ".join(outcome.command).encode()).decode()
+    words = outcome.command[len(ALONE) :] if outcome.command[: len(ALONE)] == [*ALONE] else outcome.command
+    command = clean(" ".join(words).encode()).decode()
     document = {
         "name": target.name,
         "launcher": site.name,

@@ -251,8 +251,14 @@ def _horovod(job: Job, words: list[str]) -> list[str]:
     return [job.python, "horovodrun.py", *options, job.python, "train.py", *words]
 
 
+#: Process numbers of its own: an instance of Ray looks for others on the machine.
+ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
 def _ray(job: Job, words: list[str]) -> list[str]:
-    return [job.python, "train_ray.py", *words]
+    # The first process of a namespace ignores signals that it does not expect.
+    alone = () if job.fault.startswith("launcher_") else ALONE
+    return [*alone, job.python, "train_ray.py", *words]
 
 
 SITES = (
@@ -355,6 +361,10 @@ def base_environment(folder: Path, mark: str) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "disabled",
+        # Processes of Ray that a short job on a busy machine does not need.
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        "RAY_TRAIN_METRICS_ENABLED": "0",
+        "RAY_prestart_worker_first_driver": "0",
         "DS_ACCELERATOR": "cpu",
         "LOGNAME": os.environ.get("LOGNAME", "root"),
         "CORPUS_RUN": mark,
