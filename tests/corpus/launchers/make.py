@@ -328,13 +328,16 @@ def also_accepted(site: Site, fault: Fault, outcome: Outcome) -> list[tuple[str,
     match fault.kind:
         case "external":
             if not any(words in text for words in (*site.signals, "KeyboardInterrupt")):
-                return [("undecided", "no process prints anything of the signal")]
+                return [(answer, "no process prints anything of the signal") for answer in ("undecided", "none")]
         case "job":
             if text.count(fault.shows) < 2:
-                return [("rank", "the launcher passes on the failure of one rank only")]
+                why = "the launcher passes on the failure of one rank only"
+                return [("rank", why), ("undecided", f"{why}, which may have no name")]
         case "ranks":
-            if text.count(fault.shows) < 2:
-                return [("rank", "the launcher passes on the failure of one rank only")]
+            also = [("one_of", "both failed within one step, so that the earlier one may be called the first")]
+            if len({site.node(event["rank"]) for event in outcome.events}) > 1:
+                also.append(("undecided", "they ran on different hosts, and the log has no common clock"))
+            return also
         case "rank":
             return _also_of_rank(site, fault, outcome)
     return []

@@ -311,7 +311,7 @@ SITES = (
         _pdsh,
         deaths=("exits with return code", "ssh exited with exit code"),
         hosts=HOSTS,
-        signals=("Main process received",),
+        signals=("Main process received", ": interrupt"),
         servers=_sshd,
     ),
     Site(
