@@ -336,10 +336,12 @@ class LogReader:
         """Takes a line that shows the program continuing."""
         self._facts.last_activity = line_no
         if self._spoke and _STEP.search(line[:PROGRESS_HEAD]):
-            origin, text = split_origin(clean_line(split_stamp(line)[1]))
+            raw = clean_line(split_stamp(line)[1])
+            origin, text = split_origin(raw)
+            speaker = origin if origin.known else self._ray.speaker(raw) or NOBODY
             # What is printed without a logger may have waited in a buffer until the process ended.
-            if origin.rank in self._spoke and told_time(text) is not None:
-                self._facts.went_on[origin.rank] = line_no
+            if speaker.rank in self._spoke and told_time(text) is not None:
+                self._facts.went_on[speaker.rank] = line_no
         if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
             self._steps_to_outlive -= 1
             if not self._steps_to_outlive:
