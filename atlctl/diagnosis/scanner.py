@@ -82,7 +82,7 @@ class Scanner:
         self._follow = False  # the reader needs the next line
         self._open: _LongLine | None = None
         self._given = (b"", 0)  # the buffer of the current line, and its start
-        bytes(_LARGE)
+        _keep_freed_blocks()
 
     def feed(self, chunk: bytes) -> None:
         """Takes the next bytes of the stream, cut anywhere."""
@@ -240,6 +240,11 @@ class Scanner:
         line.add(data[:end], self._holds)
         self._settle(line.first + line.last, line.offset, in_tail or line.found)
         return end + 1
+
+
+@lru_cache(maxsize=1)
+def _keep_freed_blocks() -> None:
+    bytes(_LARGE)
 
 
 class _LongLine:

@@ -541,6 +541,10 @@ def builtin_matcher() -> Matcher:
     return Matcher(builtin().signatures)
 
 
+#: Characters of a line at most, of which the signature is remembered.
+_KNOWN_TEXT = 512
+
+
 class Matcher:
     """Finds signatures in lines. A pattern is compiled when a line first contains one of its literals."""
 
@@ -557,6 +561,8 @@ class Matcher:
         for item in self._places:
             self._by_start.setdefault(item[0][:_START], []).append(item)
         self._compiled: dict[int, re.Pattern[str]] = {}
+        #: Ranks print the same lines, and each is looked at again as its process is judged.
+        self._known = functools.lru_cache(maxsize=4096)(self._match)
 
     def literals(self) -> frozenset[bytes]:
         """Literals of which a line must contain one before `match` is called: in UTF-8 and in GB 18030.
@@ -571,7 +577,9 @@ class Matcher:
 
     def match(self, text: str) -> Match | None:
         """The first signature, by priority, of one decoded, cleaned line. Only its first 16 KiB are looked at."""
-        text = text[:LINE_LIMIT]
+        return self._known(text) if len(text) <= _KNOWN_TEXT else self._match(text[:LINE_LIMIT])
+
+    def _match(self, text: str) -> Match | None:
         found: set[int] = set()
         for literal, places in self._possible(text):
             if literal in text:

@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import takewhile
 
 from atlctl.diagnosis.logline import NOBODY, Moment, Origin
@@ -86,8 +87,17 @@ def exception_type(line: str) -> str | None:
     return match[1] if match and _EXCEPTION_NAME.search(match[1]) else None
 
 
+#: Characters of a line at most, for which a parser remembers its answer: all ranks print the same tracebacks.
+_REMEMBERED = 512
+
+
 def exception_name(line: str) -> str | None:
     """The type in a line that follows a traceback's frames: there any class name counts as an exception's."""
+    return (_exception_name if len(line) <= _REMEMBERED else _exception_name.__wrapped__)(line)
+
+
+@lru_cache(maxsize=4096)
+def _exception_name(line: str) -> str | None:
     match = _EXCEPTION.match(line)
     if match is None:
         return None
@@ -97,6 +107,11 @@ def exception_name(line: str) -> str | None:
 
 def frame_of(line: str) -> Frame | None:
     """The frame of a `File "...", line N, in f` line."""
+    return (_frame_of if len(line) <= _REMEMBERED else _frame_of.__wrapped__)(line)
+
+
+@lru_cache(maxsize=4096)
+def _frame_of(line: str) -> Frame | None:
     match = _FRAME.match(line)
     return Frame(match[1], int(match[2]), (match[3] or UNKNOWN).rstrip()) if match else None
 

@@ -431,7 +431,7 @@ def _ranks(job: JudgedJob, number: int, answer: Diagnosis) -> Iterator[RankEnd]:
 def _worker(job: JudgedJob, index: int) -> WorkerReport:
     worker = job.workers[index]
     log = worker.evidence.log
-    mine = [item for item in job.failures if item.worker == worker.worker]
+    mine = job.failures_of(worker.worker)
     told = [item for item in mine if item.part is not Part.SILENT]
     first = next(iter(job.timed(told)), None)
     shown = first[1] if first else next(iter(told), None)

@@ -119,11 +119,26 @@ class JudgedJob:
         known = [(when, item) for item in failures if (when := self.when(item)) is not None]
         return sorted(known, key=lambda pair: pair[0].seconds)
 
+    @cached_property
+    def _by_name(self) -> dict[str | None, WorkerRounds]:
+        return {worker.worker: worker for worker in reversed(self.workers)}
+
+    @cached_property
+    def _by_worker(self) -> dict[str, list[Failure]]:
+        found: dict[str, list[Failure]] = {}
+        for item in self.failures:
+            found.setdefault(item.worker, []).append(item)
+        return found
+
     def find(self, name: str | None) -> WorkerRounds | None:
-        return next((worker for worker in self.workers if worker.worker == name), None)
+        return self._by_name.get(name)
 
     def worker(self, name: str) -> WorkerRounds:
-        return next(worker for worker in self.workers if worker.worker == name)
+        return self._by_name[name]
+
+    def failures_of(self, name: str) -> Sequence[Failure]:
+        """The failures of a worker's processes."""
+        return self._by_worker.get(name, ())
 
     def last_words(self, name: str) -> list[Proof]:
         """The last line of a worker's log, if it has one."""
