@@ -333,6 +333,9 @@ def also_accepted(site: Site, fault: Fault, outcome: Outcome) -> list[tuple[str,
             if text.count(fault.shows) < 2:
                 why = "the launcher passes on the failure of one rank only"
                 return [("rank", why), ("undecided", f"{why}, which may have no name")]
+        case "none":
+            if "x across cluster]" in text:
+                return [("undecided", "Ray folds equal lines of ranks: no line shows that this rank went on")]
         case "ranks":
             also = [("one_of", "both failed within one step, so that the earlier one may be called the first")]
             if len({site.node(event["rank"]) for event in outcome.events}) > 1:
