@@ -311,7 +311,7 @@ SITES = (
         _pdsh,
         deaths=("exits with return code", "ssh exited with exit code"),
         hosts=HOSTS,
-        signals=("Main process received", ": interrupt"),
+        signals=("Main process received", "interrupt (one more within", "interrupt, aborting"),
         servers=_sshd,
     ),
     Site(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.corpus.launchers.make import FAULTS
+from tests.corpus.launchers.make import FAULTS, Outcome, truth_of, victims
 from tests.corpus.launchers.sites import SITES, SIZE
 from tests.corpus.methods import root_cause
 from tests.corpus.score import LAUNCHERS, VERDICTS, Answer, Evidence, by_launcher, judge, show_evidence
@@ -60,10 +60,23 @@ def test_truth_is_what_the_fault_wrote(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_truth_follows_from_events_and_rules(name: str, tmp_path: Path) -> None:
+    """The maker's rules of today give the committed truth, with all accepted answers."""
+    site, fault = _KNOWN[name]
+    written = document(name)
+    show_evidence(LAUNCHERS / name, tmp_path / "plain", Evidence())
+    lines = [(0, line) for line in (tmp_path / "plain" / "worker-0.log").read_bytes().splitlines(keepends=True)]
+    outcome = Outcome([], lines, written["injected_events"], written["exit_code"])
+    assert truth_of(site, fault, victims(fault, 0), outcome) == written["truth"]
+    if fault.kind in ("rank", "ranks"):
+        assert sorted(event["rank"] for event in written["injected_events"]) == victims(fault, 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_log(name: str) -> None:
     site, fault = _KNOWN[name]
     shown = text(name)
-    flat = " ".join(_STAMPED.sub(b"", line)[:].decode(errors="replace") for line in shown.encode().split(b"\n"))
+    flat = " ".join(_STAMPED.sub(b"", line).decode(errors="replace") for line in shown.encode().split(b"\n"))
     words = [fault.shows, *site.deaths] if fault.shows else site.deaths
     assert fault.kind == "external" or any(word in flat for word in words)
     assert "CORPUS" not in shown
