@@ -42,7 +42,7 @@ from atlctl.diagnosis.torchelastic import (
     of_launchers,
     parse_note,
 )
-from atlctl.diagnosis.tracebacks import CUT_TOP, HEADER, TRACEBACK_LITERALS, Trace, Traces, read_embedded
+from atlctl.diagnosis.tracebacks import CUT_TOP, HEADER, TRACEBACK_LITERALS, Trace, Traces, Unfinished, read_embedded
 
 #: Most notes that are kept of one log.
 MAX_NOTES = 8_192
@@ -120,6 +120,7 @@ class LogFacts:
     summaries: list[Summary] = field(default_factory=list)
     notes: list[AgentNote] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
+    unfinished: list[Unfinished] = field(default_factory=list)
     collectives: list[CollectiveLine] = field(default_factory=list)
     identities: list[Identity] = field(default_factory=list)
     hits: list[SignatureHit] = field(default_factory=list)
@@ -295,6 +296,7 @@ class LogReader:
             self._facts,
             summaries=self._summaries.found(),
             traces=self._traces.found(),
+            unfinished=self._traces.unfinished(),
             addresses=tuple(self._addresses),
             hits=[*self._facts.hits, *self._last_hits],
         )
