@@ -14,15 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from tests.apiserver import handle
-from tests.support import isolation, needs, proc
+from tests.support import examples, isolation, needs, proc
 
-#: The same examples in each run: a change fails for what it does, not for what chance has found. `make soak` searches.
-settings.register_profile("house", deadline=None, database=None, derandomize=True)
-settings.register_profile("search", deadline=None, database=None, derandomize=False)
-settings.load_profile("house")
+examples.settle()
 
 isolation.refuse_network()
 

@@ -11,11 +11,11 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from atlctl.diagnosis.consequence import consequence_of, own_text
 from atlctl.diagnosis.evidence import WorkerEvidence
-from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, PlainLine, Says, SignatureHit
+from atlctl.diagnosis.logfacts import CollectiveLine, Identity, LogFacts, PlainLine, Says, SignatureHit
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.result import Proof
 from atlctl.diagnosis.signatures import LineRole
@@ -310,6 +310,7 @@ class _Collector:
             # Other launchers do not restart processes, but a script may start the launcher again.
             again = self.log.outlived > failed[-1]
             self.rounds = Rounds((failed[-1],), final=False) if again else Rounds((_LAST,), final=True)
+        self.identities = _of_one_node(self.log.identities, self.rounds)
         self.processes: dict[int, list[Process]] = {}
         #: Global minus local rank, by round: a worker's ranks are consecutive.
         self.base: dict[int, int] = {}
@@ -319,7 +320,7 @@ class _Collector:
     def result(self) -> WorkerRounds:
         found = WorkerRounds(self.evidence, self.rounds, [], self.ends)
         self._learn_bases()
-        for item in self.log.identities:
+        for item in self.identities:
             if item.rank is not None:
                 process = self._process(self.rounds.of(item.line_no), item.rank, item.local_rank, item.pid)
                 process.seen = item.line_no
@@ -387,7 +388,7 @@ class _Collector:
             for entry in summary.entries:
                 if entry.rank is not None and entry.local_rank is not None:
                     self.base[self.rounds.ended_by(summary.line_no)] = entry.rank - entry.local_rank
-        for item in self.log.identities:
+        for item in self.identities:
             if item.rank is not None and item.local_rank is not None:
                 self.base.setdefault(self.rounds.of(item.line_no), item.rank - item.local_rank)
         if not self.base and len(self.log.bases) == 1 and min(self.log.bases) >= 0:
@@ -449,7 +450,11 @@ class _Collector:
         own = [
             p.rank
             for p in processes
-            if p.rank is not None and p.local_rank is None and p.traces and consequence_of(p.chain()[0].text) is None
+            if p.rank is not None
+            and p.local_rank is None
+            and (chain := p.chain())
+            and p.traces
+            and consequence_of(chain[0].text) is None
         ]
         if number in self.base or len(halves) != 1 or len(own) != 1 or halves[0].local_rank is None:
             return
@@ -484,7 +489,7 @@ class _Collector:
             for rank in (note.rank, *note.more):
                 process = self._process(number, rank, note.local_rank, note.pid)
                 process.note = process.note or note
-        elif note.kind is NoteKind.CLOSING:
+        elif note.kind is NoteKind.CLOSING and (note.pid, note.rank) != (None, None):
             for rank in (note.rank, *note.more):
                 self._process(number, rank, None, note.pid).closed = note.line_no
         elif note.kind is NoteKind.FORCED:
@@ -645,6 +650,17 @@ def _shape(trace: Trace) -> str:
     return re.sub(r"\d+", "#", trace.last.message)
 
 
+def _of_one_node(identities: Sequence[Identity], rounds: Rounds) -> Sequence[Identity]:
+    """The identities, without local ranks if the log has those of several nodes: then they would be mixed up."""
+    ranks: dict[tuple[int, int], set[int]] = {}
+    for item in identities:
+        if item.rank is not None and item.local_rank is not None:
+            ranks.setdefault((rounds.of(item.line_no), item.local_rank), set()).add(item.rank)
+    if all(len(of_one) == 1 for of_one in ranks.values()):
+        return identities
+    return [replace(item, local_rank=None) for item in identities]
+
+
 def _nameless(process: Process) -> bool:
     return process.rank is None and process.local_rank is None and process.closed is not None
 
@@ -681,10 +697,12 @@ def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
     since = max((line for line in started if signalled and line < signalled[-1].line_no), default=0)
     for note in [note for note in signalled if note.line_no > since][:1]:
         yield AgentEnd(evidence.worker, note.line_no, note.text, log.moments.get(note.line_no), note.signal)
+    reported = any(note.launcher for note in log.notes)
     for trace in log.traces:
         name = trace.last.exception.rpartition(".")[2]
-        if trace.agent and not trace.logged and name not in _REPORTS:
-            yield AgentEnd(evidence.worker, trace.last.line_no, trace.last.message, trace.time, None, trace.chain)
+        if trace.agent and not trace.logged and name not in _REPORTS and not (reported and name != "KeyboardInterrupt"):
+            signal = "SIGINT" if name == "KeyboardInterrupt" else None
+            yield AgentEnd(evidence.worker, trace.last.line_no, trace.last.message, trace.time, signal, trace.chain)
     if not any(trace.agent and "Rendezvous" in trace.last.exception for trace in log.traces):
         for note in [note for note in log.notes if note.kind is NoteKind.RENDEZVOUS][-1:]:
             moment = log.moments.get(note.line_no)

@@ -110,11 +110,11 @@ class LogFacts:
     which the worker's local time is ahead of the stamps, if known; `adrift`: this does not fit a time zone, so the
     stamps are from another clock. `marks` are times of lines that ranks print in step (`step 12/100`), by the text that
     is the same on all ranks. `bases` are global minus local rank of lines with both in front (`[default1]:[rank5]:` of
-    `--tee`). `last_activity` is the last line that shows the program continuing, `outlived` the last
-    line at which the training had continued for long after all deaths and tracebacks before it. `went_on`: the last
-    line of a rank after a traceback with a training step and a time of its own. `before` are the plain lines before the
-    first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log begins in the middle
-    of a report.
+    `--tee`). `last_activity` is the last line that shows the program continuing, `outlived` the last line at which the
+    training had continued for long after all deaths and tracebacks before it. `went_on`: the last line of a rank (None:
+    of no known one) after its traceback with a training step and a time of its own. `before` are the plain lines before
+    the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log begins in the
+    middle of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -134,7 +134,7 @@ class LogFacts:
     last: Moment | None = None
     last_activity: int = 0
     outlived: int = 0
-    went_on: dict[int, int] = field(default_factory=dict)
+    went_on: dict[int | None, int] = field(default_factory=dict)
     cut: bool = False
     last_line: int = 0
     last_text: str = ""
@@ -144,12 +144,13 @@ class LogFacts:
     @property
     def said(self) -> bool:
         """Whether anything was found at all."""
-        return bool(self.hits) or not self.only_reports
+        return bool(self.hits or self.notes) or not self.only_reports
 
     @property
     def only_reports(self) -> bool:
         """Whether no line is known to be a process's or an agent's own."""
-        return not any((self.summaries, self.notes, self.traces, self.collectives, self.identities, self.events))
+        notes = [note for note in self.notes if note.kind is not NoteKind.SIGNALLED or not note.launcher]
+        return not any((self.summaries, notes, self.traces, self.collectives, self.identities, self.events))
 
 
 @lru_cache(maxsize=8)
@@ -172,7 +173,7 @@ class LogReader:
         self._holds = sieve_for(literals_of(matcher))
         self._header: SignatureHit | None = None
         self._steps_to_outlive = 0
-        self._spoke: set[int] = set()
+        self._spoke: set[int | None] = set()
         self._ahead: list[float] = []
         self._fed = 0
         self._last_no = 0
@@ -273,7 +274,7 @@ class LogReader:
             taken = [self._traces.feed(speaker, text, line_no, time) for speaker in speakers]
             if any(taken):
                 self._steps_to_outlive = _OUTLIVED
-                self._spoke |= {speaker.rank for speaker in speakers if speaker.rank is not None}
+                self._spoke |= {speaker.rank for speaker in speakers}
                 return True
             if (match := self._matcher.match(text)) and speakers:
                 self._hit(SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match))
@@ -334,11 +335,13 @@ class LogReader:
     def _went_on(self, line_no: int, line: bytes) -> None:
         """Takes a line that shows the program continuing."""
         self._facts.last_activity = line_no
-        if self._spoke and b"[rank" in line[:PROGRESS_HEAD] and _STEP.search(line[:PROGRESS_HEAD]):
-            origin, text = split_origin(clean_line(split_stamp(line)[1]))
+        if self._spoke and _STEP.search(line[:PROGRESS_HEAD]):
+            raw = clean_line(split_stamp(line)[1])
+            origin, text = split_origin(raw)
+            speaker = origin if origin.known else self._ray.speaker(raw) or NOBODY
             # What is printed without a logger may have waited in a buffer until the process ended.
-            if origin.rank in self._spoke and told_time(text) is not None:
-                self._facts.went_on[origin.rank] = line_no
+            if speaker.rank in self._spoke and told_time(text) is not None:
+                self._facts.went_on[speaker.rank] = line_no
         if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
             self._steps_to_outlive -= 1
             if not self._steps_to_outlive:

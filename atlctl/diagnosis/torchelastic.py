@@ -143,7 +143,11 @@ _SLURM = {
     "Illegal instruction": "SIGILL",
     "Floating point": "SIGFPE",
 }
+#: What launchers say when they are ended from outside, and the signal.
+_ENDED = {"interrupt": "SIGINT", "forcing job termination": "SIGTERM", "KeyboardInterrupt": "SIGINT"}
 _MAX_TASK = 1_000_000
+#: A shell's exit code after a signal is this plus the signal's number.
+_OF_SHELLS = 128
 _SRUN = (
     rf"srun: error: [\w.,\[\]-]{{1,200}}: tasks? (?P<tasks>\d{{1,7}}(?:[,-]\d{{1,7}}){{0,1000}}): "
     rf"(?:Exited with exit code (?P<code>\d{{1,9}})|(?P<how>{'|'.join(_SLURM)}))"
@@ -198,7 +202,18 @@ _LAUNCHER_NOTES = _compiled(
         NoteKind.SIGNALLED,
         r"\] \[launch\.py:\d{1,5}:\w{1,40}\] Main process received (?P<signal>SIG\w{1,9}), exiting",
     ),
-    # Slurm numbers tasks as torch numbers ranks.
+    (b"pdsh@", NoteKind.SIGNALLED, r"^pdsh@\S{1,200}: (?P<how>interrupt)\b"),
+    # Lightning: each process reports SIGTERM.
+    (b"Received SIGTERM: 15", NoteKind.SIGNALLED, r"\[rank: (?P<rank>\d{1,7})\] Received (?P<signal>SIGTERM): 15"),
+    (b"Detected KeyboardInterrupt, ", NoteKind.SIGNALLED, r"^Detected (?P<how>KeyboardInterrupt), attempting graceful"),
+    (
+        b"Terminating remaining workers ",
+        NoteKind.CLOSING,
+        r"^Terminating remaining workers after failure of Process \d",
+    ),
+    # srun. It ends the other tasks if one fails; Slurm numbers tasks as torch numbers ranks.
+    (b"srun: ", NoteKind.SIGNALLED, r"srun: (?P<how>interrupt|forcing job termination)\b"),
+    (b"srun: ", NoteKind.CLOSING, r"srun: (?:launch/slurm: _step_signal: Terminating |Job step aborted: )"),
     (b"srun: error: ", NoteKind.FAILED, _SRUN),
 )
 #: Byte strings of which every line that `parse_note` recognises contains one.
@@ -221,10 +236,14 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
         if literal in line and (match := pattern.search(text := clean_line(line))):
             found = {name: value for name, value in match.groupdict().items() if value is not None}
             if "how" in found:
-                found["signal"] = _SLURM[found["how"]]
+                found["signal"] = (_SLURM | _ENDED)[found["how"]]
             note = _note(kind, found, text, line_no)
-            known = note.signal is not None and note.signal in Signals.__members__
-            code = -Signals[str(note.signal)] if known else note.exit_code
+            code = note.exit_code
+            if code is not None and signal_name(str(code - _OF_SHELLS)) in Signals.__members__:
+                code = _OF_SHELLS - code
+                note = replace(note, signal=signal_name(str(-code)))
+            elif note.signal in Signals.__members__:
+                code = -Signals[str(note.signal)]
             if code == 0:
                 return None
             ranks = _numbers(found.get("tasks", found.get("rank", "")))
@@ -246,6 +265,7 @@ def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:
     own = [note for note in notes if not note.launcher]
     if own or elastic:
         return own
+    notes = _ended_from_outside(notes)
     found: list[AgentNote] = []
     for note in notes:
         if note.kind is NoteKind.FAILED and note.rank is None and note.local_rank is None:
@@ -260,6 +280,21 @@ def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:
         replace(note, exit_code=1) if note.kind is NoteKind.FAILED and note.exit_code is None else note
         for note in found
     ]
+
+
+def _ended_from_outside(notes: Sequence[AgentNote]) -> Sequence[AgentNote]:
+    """The notes, with one for a signal to the launcher if all its processes, and none first, ended by SIGTERM.
+
+    A single process that reports a signal is not the launcher.
+    """
+    told = [note for note in notes if note.kind is NoteKind.SIGNALLED and note.rank is not None]
+    if len({note.rank for note in told}) == 1:
+        notes = [note for note in notes if note not in told]
+    failed = [note for note in notes if note.kind is NoteKind.FAILED]
+    signals = {note.signal for note in failed if note.exit_code is not None}
+    if len(failed) > 1 and len(failed) == len(notes) and signals == {"SIGTERM"}:
+        return [replace(failed[0], kind=NoteKind.SIGNALLED)]
+    return notes
 
 
 def _note(kind: NoteKind, found: Mapping[str, str], text: str, line_no: int) -> AgentNote:

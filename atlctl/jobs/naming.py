@@ -186,7 +186,7 @@ def _foldable(name: str) -> bool:
 
 
 def _group_key(text: str) -> tuple[Any, ...]:
-    return natural_key(text.replace("[", "", 1))
+    return natural_key(text.replace("[", "", 1)), text
 
 
 def _short(name: str) -> str:

@@ -296,13 +296,16 @@ _MPI = re.compile(
 #: Lines of a torchelastic agent: if a task prints them, it is a launcher, not a rank.
 _AGENTS = (b"torch/distributed/elastic", b"torch/distributed/run.py", AGENT_STARTS)
 
+_OF_SRUN = (
+    PrefixShape("srun -l", re.compile(rb" {0,4}(\d{1,6}): "), 0.95, label="task-"),
+    PrefixShape("srun -l", re.compile(rb"\[(\d{1,6})\] "), 0.95, label="task-"),
+)
 #: The first match wins.
 SHAPES = (
     PrefixShape("mpirun", _MPI, 0.5, label="task-"),
     PrefixShape("atlctl, clush or pdsh", _COLON, 0.5, named=True),
     PrefixShape("atlctl, clush or pdsh", _COLON, 0.95),
-    PrefixShape("srun -l", re.compile(rb" {0,4}(\d{1,6}): "), 0.95, label="task-"),
-    PrefixShape("srun -l", re.compile(rb"\[(\d{1,6})\] "), 0.95, label="task-"),
+    *_OF_SRUN,
     PrefixShape("torchx", re.compile(rb"([A-Za-z_][A-Za-z0-9_-]{0,100}/\d{1,6}) "), 0.95),
     PrefixShape("stern", re.compile(rb"([a-z0-9][a-z0-9.]{0,100}-[a-z0-9.-]{0,150}) [a-z][a-z0-9-]{0,62} "), 0.95),
 )
@@ -312,6 +315,13 @@ def kubectl_pod(line: bytes) -> tuple[str, bytes] | None:
     """Pod and text of a line of `kubectl logs --prefix`."""
     match = _KUBECTL.match(line)
     return (match[1].decode(errors="replace"), line[match.end() :]) if match else None
+
+
+def from_srun(start: bytes) -> bool:
+    """Whether a log that begins with `start` has the lines of several tasks, each with its number in front."""
+    lines = [text for line in start[:_FORM].split(b"\n") if (text := unstamped(line)) is not None]
+    prefix = find_prefix(lines, _OF_SRUN)
+    return prefix is not None and len({told[0] for line in lines if (told := prefix.split(line))}) > 1
 
 
 class LinePrefix:

@@ -69,6 +69,7 @@ def of_ranks(tasks: Mapping[int, LogFacts], launcher: LogFacts) -> LogFacts | No
             hits=[replace(item, origin=origin) for item in facts.hits],
             identities=[Identity(1, number, None, world),
                         *(item if len(bases) == 1 else replace(item, local_rank=None) for item in facts.identities)],
+            went_on=dict.fromkeys([number] if facts.went_on else [], max(facts.went_on.values(), default=0)),
             before={},
         ))  # fmt: skip
     made.cut = any(facts.cut for facts in tasks.values())

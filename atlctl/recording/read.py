@@ -28,7 +28,7 @@ from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageErr
 from atlctl.jobs.model import State
 from atlctl.jobs.statedir import READ_FLAGS
 from atlctl.recording.events import lines_within, parse_events
-from atlctl.recording.feed import Alone, Feed, Readers, Told, pump, task_number
+from atlctl.recording.feed import Alone, Feed, Readers, Told, from_srun, pump, task_number
 from atlctl.recording.folder import LOOSE, FolderContent, RankLogFile, group, log_name, look, natural
 from atlctl.recording.hosts import by_host, merged, of_ranks
 from atlctl.recording.lines import CHUNK, NAME_A_LOG, as_utf8, no_log, not_text
@@ -159,8 +159,8 @@ class _EvidenceReader:
 
     `many`: several paths were given, so a file's name is that of its worker. `named`: log readers by file; `streams`
     of them may hold lines of several workers, and `shared` do. `split`: log readers of workers that were identified by
-    their lines, some of them `tasks` of a launcher. `read`: workers with a log that was read; `lacking`: workers with a
-    log that lacks lines. `refused`: the number of logs that unpack to too much.
+    their lines, some of them `tasks` of a launcher. `only`: the folder has one log. `read`: workers with a log that was
+    read; `lacking`: workers with a log that lacks lines. `refused`: the number of logs that unpack to too much.
     """
 
     matcher: Matcher
@@ -188,6 +188,7 @@ class _EvidenceReader:
     refused: int = 0
     remarks: list[str] = field(default_factory=list)
     launcher: WorkerEvidence | None = None
+    only: bool = False
 
     def add_folder(self, folder: str) -> None:
         try:
@@ -201,6 +202,7 @@ class _EvidenceReader:
             self._keep_going(partial(self._read_manifest, content.manifest))
         streams = self.manifest.streams if self.manifest else frozenset()
         taken = set(self.named)
+        self.only = sum(map(len, content.logs.values())) == 1
         for path in content.dumps.pop(LOOSE, ()):
             self._keep_going(partial(self._read_dump, path, LOOSE))
         for worker in sorted({*content.logs, *content.error_files, *content.rank_logs, *content.dumps}, key=natural):
@@ -289,6 +291,7 @@ class _EvidenceReader:
         if what := not_text(start):
             raise no_log(what, shown, path, "errors")
         first = self.logs[-1].first + self.logs[-1].lines if self.logs else 1
+        alone = alone and not (self.only and readers is None and from_srun(start))
         feed = Feed(readers or self, name, first - 1, literals_of(self.matcher), start, alone=alone)
         if feed.backwards:
             raise UsageError(

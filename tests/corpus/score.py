@@ -7,7 +7,7 @@ A method is a function that gets a folder with the evidence alone (logs, perhaps
   local rank that the answer does not have; the name of the common log of several nodes is as good as the node with the
   global rank; a node that never joined may also stay unnamed, since it left no log,
 - *accepted* if a careful reader would accept it too: the truth's `also` lists such answers (`undecided`, `ranks`,
-  `rank_on:NODE`, `node:NODE`, ...),
+  `rank_on:NODE`, `node:NODE`, `one_of` the ranks that failed, ...),
 - *abstained* if the verdict is `undecided` and the truth is another,
 - *wrong* else.
 
@@ -184,11 +184,14 @@ def judge(truth: Mapping[str, Any], answer: Answer) -> Mark:
         if (answer.verdict, answer.worker) == (other["verdict"], other.get("node")):
             return "right"
     mark = _strictly(truth, answer)
-    return "accepted" if mark != "right" and any(_is_also(other, answer) for other in truth.get("also", ())) else mark
+    also = mark != "right" and any(_is_also(other, truth, answer) for other in truth.get("also", ()))
+    return "accepted" if also else mark
 
 
-def _is_also(other: str, answer: Answer) -> bool:
-    """Whether the answer is one that the truth accepts: `undecided`, `ranks`, `rank_on:NODE`."""
+def _is_also(other: str, truth: Mapping[str, Any], answer: Answer) -> bool:
+    """Whether the answer is one that the truth accepts: `undecided`, `ranks`, `rank_on:NODE`, `one_of`."""
+    if other == "one_of":
+        return answer.verdict == "rank" and any(_is_at(place, answer) for place in truth["any_of"])
     verdict, _, node = other.partition(":")
     verdict = verdict.removesuffix("_on")
     return answer.verdict == VERDICTS[verdict] and node in ("", answer.worker)

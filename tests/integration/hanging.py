@@ -3,6 +3,7 @@ script: `hanging.py FOLDER` under torchrun."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -103,12 +104,18 @@ def main() -> None:
         train(folder)
 
 
+def packages() -> Path:
+    """The folder that torch is in; without a load of torch, which takes two CPU seconds and much memory."""
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    return Path(torch.origin).parents[1]
+
+
 class Hanging:
     """A job of `workers` x `each` ranks in `registry`, with faults."""
 
     def __init__(self, registry: Registry, name: str, workers: int, each: int, *env: str) -> None:
-        import torch
-
         self.registry, self.name, self.world = registry, name, workers * each
         self.folder = registry.home / f"hanging-{name}"
         self.folder.mkdir()
@@ -117,7 +124,7 @@ class Hanging:
         self._number = 0
         # The virtual environment's base interpreter, which has no py-spy next to it.
         python = os.path.realpath(sys.executable)
-        site = Path(torch.__file__).parents[1]
+        site = packages()
         options = [word for pair in (f"PYTHONPATH={site}", "OMP_NUM_THREADS=1", *env) for word in ("--env", pair)]
         script = (
             f"exec {python} -m torch.distributed.run --nnodes {workers} --node-rank $RANK --nproc-per-node {each} "
@@ -143,9 +150,14 @@ class Hanging:
         (self.folder / "fault.new").write_text(f"{self._number} {kind} {rank}")
         (self.folder / "fault.new").replace(self.folder / "fault")
         assert _until(lambda: self._stuck() is not None, 30), "the rank did not hang"
-        time.sleep(0.5)
         pid = self._stuck()
         assert pid is not None
+        # The others wait when they take no CPU time any more.
+        others, before, now = [other for other in self.pids() if other != pid], -9, 0
+        deadline = time.monotonic() + 20
+        while now - before > len(others) and time.monotonic() < deadline:
+            time.sleep(0.5)
+            before, now = now, sum(map(_ticks, others))
         return pid
 
     def _stuck(self) -> int | None:
@@ -170,6 +182,12 @@ class Hanging:
         """The trainers' PIDs."""
         found = self.registry.running(str(self.folder))
         return [process.pid for process in found if "torch.distributed.run" not in process.command]
+
+
+def _ticks(pid: int) -> int:
+    """The CPU time of a process, in hundredths of a second."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
 
 
 def _until(asked: Callable[[], bool], seconds: float) -> bool:

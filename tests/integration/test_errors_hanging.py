@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.integration.hanging import packages
 from tests.integration.local import Registry, registry
 from tests.integration.plain_ranks import SLEEP, STARTING, script
 from tests.support import proc
@@ -25,14 +24,12 @@ def jobs() -> Iterator[Registry]:
         modules.mkdir()
         os.mkfifo(modules / "dead")
         (modules / "typing_extensions.py").write_text(f"open({str(modules / 'dead')!r}).read()")
-        torch = importlib.util.find_spec("torch")
-        assert torch is not None
-        assert torch.origin is not None
-        packages = Path(torch.origin).parents[1]
         for name in ("imports", "unseen"):
             text = script({}, 1, usual=STARTING)
-            made.start(name, 1, "sh", "-c", f"echo begun; export PYTHONPATH={modules}:{packages}; {text}")
-        made.start("sleeps", 2, "sh", "-c", f"echo begun; {script({2: SLEEP}, 2)}")
+            made.start(name, 1, "sh", "-c", f"echo begun; export PYTHONPATH={modules}:{packages()}; {text}")
+        # It prints something now and then: a job that is silent for long is more than a guess.
+        talks = "while :; do echo begun; sleep 5; done &"
+        made.start("sleeps", 2, "sh", "-c", f"{talks} {script({2: SLEEP}, 2)}")
         made.start("plain", 1, "sh", "-c", "echo begun; sleep 4001")
         made.start("over", 1, "sh", "-c", "echo begun")
         assert proc.wait_until(lambda: len(made.running("time.sleep")) + len(made.running("Event")) >= 6)

@@ -17,6 +17,7 @@ from tests.support import png
 from tests.support.cli import run_cli
 from tests.support.markup import read
 from tests.support.needs import find_program, needs
+from tests.support.once import folder_of_run, once
 from tests.support.saved import evidence, smoke_document
 
 pytestmark = [needs("chromium"), pytest.mark.timeout(180)]
@@ -101,7 +102,11 @@ def shot(page: Path, asked: Asked, tmp_path: Path, scheme: int, width: int = 128
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Reports of jobs with 4 and 70 workers, and 5 with long names, with results of smoke tests."""
-    base = tmp_path_factory.mktemp("pages")
+    return once(tmp_path_factory, "pages", lambda: _pages(folder_of_run(tmp_path_factory) / "report-pages"))
+
+
+def _pages(base: Path) -> dict[int, Path]:
+    base.mkdir()
     made = {}
     for workers, name, words in (
         (4, "worker-{}", "ValueError: shard 17"),
@@ -120,7 +125,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
     """Reports of real failures, by case and language."""
-    base = tmp_path_factory.mktemp("cases")
+    return once(tmp_path_factory, "cases", lambda: _cases(folder_of_run(tmp_path_factory) / "report-cases"))
+
+
+def _cases(base: Path) -> dict[tuple[str, str], Path]:
+    base.mkdir()
     made = {}
     for case in CASES:
         for language in ("C.UTF-8", "zh_CN.UTF-8"):

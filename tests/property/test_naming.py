@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from atlctl.jobs.model import Job, State, Worker
@@ -33,6 +33,7 @@ def test_folded_names_select_exactly_what_was_folded(names: list[str], data: st.
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(ANY, max_size=10))
+@example(["", "["])
 def test_folding_ignores_order_and_doubles(names: list[str]) -> None:
     assert fold_names(names) == fold_names([*reversed(names), *names])
 

@@ -245,7 +245,8 @@ def _job(this: Round, found: Sequence[Failure]) -> Diagnosis:
     )
     sure = len(found) > 1 and this.job.whole
     cause = this.job.cause(spoke, Confidence.CERTAIN if sure else Confidence.LIKELY, why)
-    return Diagnosis(Verdict.JOB, (_everywhere(cause),))
+    verdict = Verdict.EXTERNAL if spoke.exception == "KeyboardInterrupt" else Verdict.JOB
+    return Diagnosis(verdict, (_everywhere(cause),))
 
 
 def _everywhere(cause: Cause) -> Cause:

@@ -17,6 +17,7 @@ from atlctl.diagnosis.joining import AgentEnd, Rounds, WorkerRounds
 from atlctl.diagnosis.logfacts import LogFacts, SignatureHit
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.signatures import LineRole
+from atlctl.diagnosis.torchelastic import NoteKind
 from atlctl.diagnosis.tracebacks import Raised, Trace
 from atlctl.i18n import Message, plural
 
@@ -36,9 +37,14 @@ _BY_SIGNAL = {"SIGINT": "interrupted", "SIGHUP": "terminal_hangup"}
 def find_signals(this: Round) -> Diagnosis | None:
     """The answer if agents were ended from outside; None if no agent received a signal, or a failure preceded it."""
     signalled = [end for end in this.final_ends if end.signal is not None]
+    job = this.job
+    launcher = _launcher_signalled(job)
+    if launcher is not None and not any(item.strength is Strength.STRONG for item in this.initiators):
+        why = Message("the launcher received {signal} from outside", signal=launcher.signal or "SIGTERM")
+        category = _BY_SIGNAL.get(launcher.signal or "", "preemption")
+        return Diagnosis(Verdict.EXTERNAL, (_external(this, [launcher], category, Confidence.LIKELY, why),))
     if not signalled or _failed_before(this, signalled):
         return None
-    job = this.job
     workers = {end.worker for end in signalled}
     others = [end for end in this.final_ends if end.signal is None]
     signal = signalled[0].signal or "SIGTERM"
@@ -81,6 +87,20 @@ def find_signals(this: Round) -> Diagnosis | None:
         signal=signal,
     )
     return Diagnosis(Verdict.EXTERNAL, (_external(this, signalled, category, Confidence.LIKELY, why),))
+
+
+def _launcher_signalled(job: JudgedJob) -> AgentEnd | None:
+    """The signal to a launcher that is no worker of the job."""
+    evidence = job.evidence.launcher
+    notes = evidence.log.notes if evidence and evidence.log else []
+    return next(
+        (
+            AgentEnd(evidence.worker, note.line_no, note.text, None, note.signal)
+            for note in notes
+            if evidence and note.kind is NoteKind.SIGNALLED
+        ),
+        None,
+    )
 
 
 def _others_go_on(this: Round, end: AgentEnd) -> bool:
@@ -327,6 +347,10 @@ def find_loose(this: Round) -> Diagnosis | None:
     candidates += [
         _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None) for name, hit in roots[:8]
     ]
+    if len(job.workers) == 1 and candidates and {cause.exception for cause in candidates} == {"KeyboardInterrupt"}:
+        interrupted = Message("the program was interrupted (Ctrl-C)")
+        cause = replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=interrupted, signal="SIGINT")
+        return Diagnosis(Verdict.EXTERNAL, (cause,))
     if len(job.workers) == 1 and not this.failures and {cause.category for cause in candidates} == {_ARGUMENTS}:
         early = Message("the program refused its options, before it started any process")
         cause = replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=early)
@@ -373,32 +397,37 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
 
 
 def _told_by_most(this: Round, raw: Sequence[WorkerRounds]) -> Diagnosis | None:
-    """The answer if most processes of the only log's job end with the same message, none of which names its rank."""
+    """The answer if most processes of a job end with the same message, and no line names its rank."""
     job, world = this.job, universe(this).world
-    if len(job.workers) != 1 or not raw or world is None or world < 2:
+    if len(job.workers) != len(raw) or world is None or world < 2:
         return None
-    outlived = (raw[0].evidence.log or LogFacts()).outlived
-    said: dict[str, list[tuple[int, str, Trace | None]]] = {}
-    for line_no, text, trace in (
-        *((item.line_no, item.chain[0].message, item) for item in raw[0].loose_traces.get(this.number, [])),
-        *((hit.line_no, hit.text, None) for hit in raw[0].loose_hits.get(this.number, [])
-          if hit.match.signature.role is LineRole.ROOT),
-    ):  # fmt: skip
-        if line_no > outlived and consequence_of(text) is None:
-            said.setdefault(_NUMBERS.sub("#", text), []).append((line_no, text, trace))
+    said: dict[str, list[tuple[Proof, Trace | None]]] = {}
+    for worker in raw:
+        told: list[tuple[int, str, Trace | None]] = [
+            (trace.line_no, trace.chain[0].message, trace) for trace in worker.loose_traces.get(this.number, [])
+        ]
+        told += [
+            (hit.line_no, hit.text, None)
+            for hit in worker.loose_hits.get(this.number, [])
+            if hit.match.signature.role is LineRole.ROOT
+        ]
+        outlived = (worker.evidence.log or LogFacts()).outlived
+        for line_no, text, trace in told:
+            if line_no > outlived and consequence_of(text) is None:
+                said.setdefault(_NUMBERS.sub("#", text), []).append((Proof(worker.worker, line_no, text), trace))
     found = max(said.values(), key=len, default=[])
     if 2 * len(found) <= world:
         return None
-    proofs = tuple(Proof(raw[0].worker, line_no, text) for line_no, text, _ in found[:3])
+    proofs = tuple(proof for proof, _ in found[:3])
     why = Message("the same failure on {count} of {all} processes", count=len(found), all=world)
     sure = Confidence.CERTAIN if len(found) == world and job.whole else Confidence.LIKELY
-    _, text, first = found[0]
+    (proof, first), text = found[0], found[0][0].text
     cause = Cause(None, job.category(text), text, sure, why, proofs=proofs)
     if first is not None:
         raised = first.chain[0]
         cause = replace(
             cause, exception=raised.exception, frame=raised.frame,
-            traceback=traceback_in(first.chain, raised, proofs[0]),
+            traceback=traceback_in(first.chain, raised, proof),
         )  # fmt: skip
     return Diagnosis(Verdict.JOB, (cause,))
 

@@ -58,7 +58,7 @@ class Site:
     dead rank (with `{rank}`, `{local_rank}`, `{pid}`), `signals` those that report a signal to the launcher itself.
     `tags`: each line of output names its rank. `hosts` are named in front of the lines if there are several.
     `limit` is the seconds that a job may take, on a busy machine. `skips` are faults that cannot be made, with the
-    reason.
+    reason. `interrupts` is how often Ctrl-C must be pressed.
     """
 
     name: str
@@ -69,7 +69,8 @@ class Site:
     names: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     tags: bool = False
-    limit: float = 150.0
+    limit: float = 240.0
+    interrupts: int = 1
     hosts: tuple[str, ...] = ()
     skips: Mapping[str, str] = field(default_factory=dict)
     servers: Callable[[Job], AbstractContextManager[Mapping[str, str]]] = _nothing
@@ -250,8 +251,14 @@ def _horovod(job: Job, words: list[str]) -> list[str]:
     return [job.python, "horovodrun.py", *options, job.python, "train.py", *words]
 
 
+#: Process numbers of its own: an instance of Ray looks for others on the machine.
+ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
 def _ray(job: Job, words: list[str]) -> list[str]:
-    return [job.python, "train_ray.py", *words]
+    # The first process of a namespace ignores signals that it does not expect.
+    alone = () if job.fault.startswith("launcher_") else ALONE
+    return [*alone, job.python, "train_ray.py", *words]
 
 
 SITES = (
@@ -304,7 +311,7 @@ SITES = (
         _pdsh,
         deaths=("exits with return code", "ssh exited with exit code"),
         hosts=HOSTS,
-        signals=("Main process received",),
+        signals=("Main process received", "interrupt (one more within", "interrupt, aborting"),
         servers=_sshd,
     ),
     Site(
@@ -317,6 +324,7 @@ SITES = (
         tags=True,
         hosts=HOSTS,
         signals=("srun: forcing job termination", "srun: interrupt", "CANCELLED AT", "srun: sending Ctrl-C"),
+        interrupts=2,
         servers=_slurm,
     ),
     Site(
@@ -353,6 +361,10 @@ def base_environment(folder: Path, mark: str) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "disabled",
+        # Processes of Ray that a short job on a busy machine does not need.
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        "RAY_TRAIN_METRICS_ENABLED": "0",
+        "RAY_prestart_worker_first_driver": "0",
         "DS_ACCELERATOR": "cpu",
         "LOGNAME": os.environ.get("LOGNAME", "root"),
         "CORPUS_RUN": mark,

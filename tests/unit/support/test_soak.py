@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from tests.soak import __main__ as soak
 from tests.support import proc
@@ -32,6 +33,12 @@ def test_a_left_over_process_is_counted(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_a_test_run_repeats_its_examples_and_a_soak_run_searches() -> None:
     assert settings.get_profile("house").derandomize
     assert not settings.get_profile("search").derandomize
+
+
+def test_examples_do_not_depend_on_what_is_loaded() -> None:
+    if settings.get_current_profile_name() != "house":
+        pytest.skip("a search takes what it finds")
+    assert len(providers._get_local_constants()) == 0
 
 
 def test_report_is_dated_and_leaves_out_what_did_not_run() -> None:

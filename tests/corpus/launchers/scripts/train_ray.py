@@ -28,7 +28,7 @@ def train_func(settings: dict[str, int]) -> None:
 
 def main() -> None:
     options = loop.read_options()
-    ray.init(num_cpus=5, object_store_memory=100_000_000)
+    ray.init(num_cpus=5, include_dashboard=False, object_store_memory=100_000_000)
     trainer = TorchTrainer(
         train_func,
         train_loop_config={"steps": options.steps},

@@ -52,7 +52,9 @@ def too_slow(matcher: Matcher, line: str, budget: float) -> bool:
 
 
 @pytest.mark.parametrize("signature", builtin().signatures, ids=lambda signature: signature.id)
-def test_each_pattern_is_quick(signature: Signature):
+def test_each_pattern_is_quick(signature: Signature, monkeypatch: pytest.MonkeyPatch):
+    # Each line has a literal, so that the search for those would cost nine tenths of the time; below it is timed, too.
+    monkeypatch.setattr(Matcher, "_possible", lambda self, _: self._places)
     matcher = Matcher([signature])
     assert [line[:80] for line in hostile(signature) if too_slow(matcher, line, BUDGET)] == []
 
