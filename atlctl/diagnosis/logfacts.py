@@ -216,11 +216,10 @@ class LogReader:
             self._traces = Traces(line_no)  # lines may be counted over several logs
             self._facts.cut = _begins_inside(split_stamp(line)[1][:_TEXT_LIMIT])
         if (
-            not self._holds(line)
+            not (self._summaries.open or self._half or self._traces.open_near(line_no))
+            and not self._holds(line)
             and not (self._fed <= CUT_TOP and _FRAME in line)
-            and not self._summaries.open
             and not self._traces.open_at(line_no)
-            and not self._half
         ):
             self._put(line_no, line)
             self._pass_over(line_no, line, stamp)
