@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from atlctl.i18n import Message
 
@@ -140,9 +141,11 @@ def own_text(text: str | None) -> str | None:
 def consequence_of(text: str | None) -> Consequence | None:
     """The reason why this text is a victim's, or None. Only its first 4,096 characters are searched."""
     own = own_text(text)
-    if own is None:
-        return None
-    head = own[:_LIMIT]
+    return None if own is None else _consequence_of(own[:_LIMIT])
+
+
+@lru_cache(maxsize=1024)
+def _consequence_of(head: str) -> Consequence | None:
     for pattern, sort, reason in _TEXTS:
         if match := pattern.search(head):
             groups = match.groupdict()

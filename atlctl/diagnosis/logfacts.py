@@ -23,6 +23,7 @@ from atlctl.diagnosis.logline import (
     Origin,
     clean_line,
     dated_near,
+    goes_on,
     mark_of,
     split_origin,
     split_stamp,
@@ -64,8 +65,6 @@ _MIN_AHEAD, _MAX_AHEAD, _MAX_SPREAD = 3, 64, 3.0
 #: other ranks that finish their current step.
 _OUTLIVED = 8
 
-#: A sign that the program continued: a line of its log below ERROR, a training step, a progress bar.
-_GOES_ON = re.compile(rb"(?<!NCCL )\b(?:INFO|DEBUG)\b|" + PROGRESS)
 _STEP = re.compile(PROGRESS)
 #: A line that is longer than a stamp is not blank.
 _STAMPED = 48
@@ -218,11 +217,10 @@ class LogReader:
             self._traces = Traces(line_no)  # lines may be counted over several logs
             self._facts.cut = _begins_inside(split_stamp(line)[1][:_TEXT_LIMIT])
         if (
-            not self._holds(line)
+            not (self._summaries.open or self._half or self._traces.open_near(line_no))
+            and not self._holds(line)
             and not (self._fed <= CUT_TOP and _FRAME in line)
-            and not self._summaries.open
             and not self._traces.open_at(line_no)
-            and not self._half
         ):
             self._put(line_no, line)
             self._pass_over(line_no, line, stamp)
@@ -281,7 +279,7 @@ class LogReader:
                 self._hit(SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match))
                 if consequence_of(text) is None and match.signature.role is not LineRole.NOISE:
                     self._put(line_no, line)
-            elif _GOES_ON.search(line[:PROGRESS_HEAD]):
+            elif goes_on(line):
                 self._went_on(line_no, line)
                 self._put(line_no, line)
             elif note is None:
@@ -325,7 +323,7 @@ class LogReader:
     def _pass_over(self, line_no: int, line: bytes, stamp: Moment | None) -> None:
         """Handles an irrelevant line: only the time and the sign of progress are used. Most lines come here."""
         facts = self._facts
-        if _GOES_ON.search(line[:PROGRESS_HEAD]):
+        if goes_on(line):
             self._went_on(line_no, line)
         elif self._fed > CUT_TOP or facts.first is not None:
             return

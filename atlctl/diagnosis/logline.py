@@ -225,6 +225,27 @@ PROGRESS = (
 )
 #: Bytes at the start of a line that are searched for it.
 PROGRESS_HEAD = 160
+#: A text, and the pattern in which it is: the patterns of PROGRESS, and levels of loggers below an error.
+_GOES_ON = tuple(
+    (text, re.compile(pattern))
+    for text, pattern in (
+        (b"INFO", rb"INFO\b(?<=\bINFO)(?<!NCCL INFO)"),
+        (b"DEBUG", rb"DEBUG\b(?<=\bDEBUG)(?<!NCCL DEBUG)"),
+        (b"tep", rb"tep(?<=\b[Ss]tep)[ =:#]{1,3}\d"),
+        (b"ter", rb"ter(?<=\b[Ii]ter)(?:ation)?[ =:#]{1,8}\d"),
+        (b"poch", rb"poch(?<=\b[Ee]poch)[ =:#\[]{1,3}\d"),
+        (b" [", rb"\b\d{1,9}/\d{1,9} \[[\d:]{4,9}"),
+    )
+)
+
+
+def goes_on(line: bytes) -> bool:
+    """Whether a line shows that its program continued: a level below ERROR, a training step, a progress bar."""
+    head = line[:PROGRESS_HEAD]
+    for text, pattern in _GOES_ON:  # noqa: SIM110 - a generator costs more than the search
+        if text in head and pattern.search(head):
+            return True
+    return False
 
 
 #: A step of a training loop.

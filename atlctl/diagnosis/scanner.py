@@ -26,9 +26,9 @@ GAP = b" [...] "
 _FIRST = LINE_LIMIT // 2
 _LAST = LINE_LIMIT - _FIRST - len(GAP)
 
-#: Lines that are taken of one stream, and the bytes at its end that are searched behind them. Each taken line costs
-#: as much as a thousand times as many bytes without a literal.
-MOST, KEEP = 100_000, 8 << 20
+#: Lines that are taken of one stream, and the bytes at its end that are searched behind them. A line that is taken
+#: costs as much as 10 KB that are skipped.
+MOST, KEEP = 40_000, 2 << 20
 #: Chunks are collected up to this size.
 _BLOCK = 1 << 19
 #: Until a block of this size was freed, glibc returns freed blocks to the kernel, and page faults take up to half the
@@ -124,7 +124,7 @@ class Scanner:
 
     def _look(self) -> None:
         """Processes the lines that cannot be among the last `tail` bytes."""
-        data = b"".join((self._data, *self._parts))
+        data = b"".join([part for part in (self._data, *self._parts) if part])
         self._parts.clear()
         self._parts_size = 0
         edge = max(len(data) - self._tail, 0)
@@ -167,6 +167,7 @@ class Scanner:
     def _return_to(self, kept: deque[bytes]) -> None:
         """Goes on with the kept end of the stream, from its first whole line on."""
         data = b"".join(kept)
+        kept.clear()
         self._kept = None
         more = len(data) - self._keep
         if more > 0:
@@ -304,7 +305,7 @@ def sieve_for(literals: frozenset[bytes]) -> Sieve:
 
 def vector_sieve(literals: Iterable[bytes]) -> Sieve:
     """A sieve using the regex engine in pydantic's compiled core. Raises ImportError if that is not installed."""
-    from pydantic_core import SchemaValidator, ValidationError, core_schema
+    from pydantic_core import SchemaValidator, core_schema
 
     found = _needed(literals)
     groups = -(-len(found) // GROUP) if len(found) <= MOST_GROUPS * GROUP else 1
@@ -318,21 +319,11 @@ def vector_sieve(literals: Iterable[bytes]) -> Sieve:
     ]
 
     def holds(data: bytes) -> bool:
-        # The engine finds nothing in invalid UTF-8, so "no match" counts only for valid UTF-8.
-        readable = data.isascii()
-        for search in searches:
-            if readable:
-                if search.isinstance_python(data):
-                    return True
-                continue
-            try:
-                search.validate_python(data)
-            except ValidationError as error:
-                [problem] = error.errors(include_url=False, include_context=False)
-                if problem["type"] != "string_pattern_mismatch":
-                    return holds(data.decode("utf-8", "replace").encode())
-                readable = True
-            else:
+        # The engine finds nothing in invalid UTF-8.
+        if not data.isascii() and not is_utf8(data):
+            data = data.decode("utf-8", "replace").encode()
+        for search in searches:  # noqa: SIM110 - a generator costs more than the search
+            if search.isinstance_python(data):
                 return True
         return False
 

@@ -613,11 +613,11 @@ MAX_SUMMARIES = 4_096
 MAX_ALL_ENTRIES = 8_192
 
 _ATTEMPT = re.compile(r"(.*/attempt_)(\d{1,4})(/(\d{1,4})/error\.json)")
-#: Texts that open a summary; a log cut at the top begins with a row.
-_OPENERS = ("ChildFailedError:", "Root Cause", "Failures:", "time      :", " exitcode  :")
-SUMMARY_LITERALS = tuple(opener.encode() for opener in _OPENERS)
 #: In a row of ranks, which needs no literal beside those of lines that name local ranks.
 _RANK_ROW = "rank      :"
+#: Texts that open a summary; a log cut at the top begins with a row.
+_OPENERS = (_RANK_ROW, "ChildFailedError:", "Root Cause", "Failures:", "time      :", " exitcode  :")
+SUMMARY_LITERALS = tuple(opener.encode() for opener in _OPENERS if opener != _RANK_ROW)
 
 
 class Summaries:
@@ -636,7 +636,10 @@ class Summaries:
     def feed(self, text: str, line_no: int) -> bool:
         """Takes one line without terminal codes; True if it belongs to a summary. Never raises."""
         if self._block is None:
-            if _RANK_ROW not in text and not any(opener in text for opener in _OPENERS):
+            for opener in _OPENERS:
+                if opener in text:
+                    break
+            else:
                 return False
             self._block = _SummaryBlock(line_no, headed=False)
         if "ChildFailedError:" in text:

@@ -393,6 +393,10 @@ class Traces:
         self._unfinished: deque[Unfinished] = deque(maxlen=MAX_UNFINISHED)
         self._last: deque[Trace] = deque(maxlen=MAX_LAST)
 
+    def open_near(self, line_no: int) -> bool:
+        """Like `open_at`, without closing any."""
+        return bool(self._open) and line_no - self._touched <= _PATIENCE
+
     def open_at(self, line_no: int) -> bool:
         """Whether a line may belong to a traceback: one is open, and its last line is not too far back."""
         if self._open and line_no - self._touched > _PATIENCE:

@@ -19,6 +19,31 @@ E1120 17:45:05.857000 1 torch/distributed/elastic/multiprocessing/api.py:1002] f
 (pid: 12) of binary: /opt/venv/bin/python
 """
 
+#: What one rank of a failed attempt prints, and its agent; `%(n)d` is a number that differs each time.
+_ATTEMPT = b"""\
+[rank%(rank)d]: Traceback (most recent call last):
+[rank%(rank)d]:   File "/app/train.py", line %(n)d, in main
+[rank%(rank)d]:     loss = step(batch)
+[rank%(rank)d]:            ^^^^^^^^^^^
+[rank%(rank)d]:   File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1751, in _call_impl
+[rank%(rank)d]:     return forward_call(*args, **kwargs)
+[rank%(rank)d]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate %(n)d.00 MiB. GPU %(rank)d has 79.10 GiB
+[rank%(rank)d]:[E1120 17:44:40.665371319 ProcessGroupNCCL.cpp:632] [Rank %(rank)d] Watchdog caught collective \
+operation timeout: WorkNCCL(SeqNum=%(n)d, OpType=ALLREDUCE, NumelIn=%(n)d, Timeout(ms)=600000) ran for %(n)d ms
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7f14b in /opt/venv/lib/libc10.so)
+frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<std::chrono::duration<long> >) + 0x282 (0x7f1)
+frame #2: c10d::ProcessGroupNCCL::watchdogHandler() + 0x233 (0x7f14b in /opt/venv/lib/libtorch_cuda.so)
+frame #3: c10d::ProcessGroupNCCL::ncclCommWatchdog() + 0x14d (0x7f14b in /opt/venv/lib/libtorch_cuda.so)
+frame #4: <unknown function> + 0xdc253 (0x7f14 in /lib/x86_64-linux-gnu/libstdc++.so.6)
+[rank%(rank)d]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:%(n)d, \
+remote process exited or there was a network error, NCCL version 2.21.5
+W1120 17:45:05.757000 1 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process %(n)d closing signal \
+SIGTERM
+E1120 17:45:05.857000 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: \
+%(rank)d (pid: %(n)d) of binary: /opt/venv/bin/python
+2026-11-20 17:45:06,123 ERROR train: step %(n)d failed: ValueError: bad batch %(n)d
+"""
+
 WAITING = b"the container is kept for a look at it; it ends after 10000 s\n"
 
 _TEXTS = """\
@@ -170,4 +195,13 @@ def write_failed(path: Path, size: int) -> int:
             file.write(block[: size - (1 << 18) - file.tell()])
         # The launch script lives on, as platforms' do: nothing behind the failure shows the training going on.
         file.write(b"\n" + FAILURE + WAITING * ((1 << 18) // len(WAITING)))
+        return file.tell()
+
+
+def write_dense(path: Path, size: int) -> int:
+    """A log of `size` bytes or a little more, full of failed attempts. Returns its true size."""
+    block = b"".join(_ATTEMPT % {b"rank": number % 8, b"n": number} for number in range(100, 20_000))
+    with path.open("wb") as file:
+        while file.tell() < size:
+            file.write(block)
         return file.tell()

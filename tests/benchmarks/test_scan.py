@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from atlctl.diagnosis.logfacts import literals_of
-from tests.benchmarks.logs import FAILURE, mixed, write_failed
+from tests.benchmarks.logs import FAILURE, mixed, write_dense, write_failed
 from tests.benchmarks.measure import Cost, best, report
 from tests.corpus.methods import matcher
 from tests.support.needs import needs
@@ -110,6 +110,22 @@ def test_errors_on_a_gigabyte(literals: Path) -> None:
     assert (answer["verdict"], answer["root_causes"][0]["rank"]) == ("rank", 5)
     assert ours.cpu - idle.cpu < 2 * rg.cpu
     assert ours.peak < 100
+
+
+@needs("rg")
+def test_errors_on_two_gigabytes_of_failures() -> None:
+    log = Path("dense.log")
+    size = write_dense(log, 2 * GIB)
+    words = [word for text in ("Traceback", "Error", "NCCL", "exitcode", "closing signal") for word in ("-e", text)]
+    rg, lines = counted(3, ["rg", "-c", *words, str(log)])
+    ours, answer = answered(2, log)
+    report(
+        f"errors --from {size / GIB:.2f} GiB of failed attempts, {lines} lines with one of five texts",
+        [("rg -c, five texts", rg), ("atlctl errors --from", ours)],
+    )
+    assert answer["verdict"] != "none"
+    assert ours.cpu < 6 * rg.cpu
+    assert ours.peak < 60
 
 
 @needs("rg")
