@@ -202,6 +202,8 @@ _LAUNCHER_NOTES = _compiled(
         NoteKind.SIGNALLED,
         r"\] \[launch\.py:\d{1,5}:\w{1,40}\] Main process received (?P<signal>SIG\w{1,9}), exiting",
     ),
+    # Ray's driver; the lines of its processes have a prefix.
+    (b"*** SIGTERM received at ", NoteKind.SIGNALLED, r"^\*\*\* (?P<signal>SIGTERM) received at time=\d"),
     (b"pdsh@", NoteKind.SIGNALLED, r"^pdsh@\S{1,200}: (?P<how>interrupt)\b"),
     # Lightning: each process reports SIGTERM.
     (b"Received SIGTERM: 15", NoteKind.SIGNALLED, r"\[rank: (?P<rank>\d{1,7})\] Received (?P<signal>SIGTERM): 15"),
