@@ -727,7 +727,8 @@ def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
 
 def _went_on(log: LogFacts, end: AgentEnd) -> bool:
     """Whether the worker was started again after this end, which then belongs to an earlier instance."""
-    later = [item.line_no for item in log.identities] + [item.line_no for item in log.summaries]
+    later = [item.line_no for item in log.identities if item.rank is not None]
+    later += [item.line_no for item in log.summaries]
     later += [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
     if any(line_no > end.line_no for line_no in later):
         return True

@@ -245,7 +245,8 @@ class LogReader:
                 if match := self._matcher.match(text):
                     self._header = SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match)
             return True
-        self._statements(text, origin, line_no, time)
+        if _RAY_COPY not in text:
+            self._statements(text, origin, line_no, time)
         if origin.rank is not None and origin.local_rank is not None:
             self._facts.bases.add(origin.rank - origin.local_rank)
         if embedded := read_embedded(text):

@@ -103,9 +103,14 @@ def test_local_ranks_of_several_nodes_are_not_mixed_up(tmp_path: Path) -> None:
     assert (cause.rank, cause.local_rank) == (2, None)
 
 
-@pytest.mark.parametrize(("tag", "rank"), [(MPI[0], 1), (MPI[2], 1), (OTHERS[0], None)])
-def test_in_a_launchers_own_log_only_the_tags_of_mpirun_name_ranks(tmp_path: Path, tag: str, rank: int | None) -> None:
-    """Numbers alone may be anything in the log of one worker."""
+@pytest.mark.parametrize(
+    ("tag", "others", "rank"),
+    [(MPI[0], 0, 1), (MPI[0], 1, 1), (MPI[2], 1, 1), (OTHERS[0], 0, 1), (OTHERS[0], 1, None)],
+)
+def test_in_a_launchers_own_log_tags_name_ranks(tmp_path: Path, tag: str, others: int, rank: int | None) -> None:
+    """Numbers alone may be anything in the logs of several workers."""
+    for number in range(others):
+        (tmp_path / f"other-{number}.log").write_text("loading\n")
     answer = found(tmp_path, [*steps(tag), *tagged(tag, 1, *RAISES)], "launcher.log")
     (cause,) = answer.root_causes or answer.candidates
     assert (cause.worker, cause.rank) == ("launcher", rank)
