@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 #: Bytes of a line that are parsed; a longer line is cut (10 MB lines exist).
 LINE_LIMIT = 16_384
@@ -120,7 +121,12 @@ def split_origin(text: str) -> tuple[Origin, str]:
     rest = text[at:] if at else text
     if rank is None and (line := _CPP_LINE.match(rest)) and (match := _CPP_RANK.match(rest, line.end())):
         rank = int(match[1])
-    return (Origin(rank, local) if rank is not None or local is not None else NOBODY), rest
+    return (_origin(rank, local) if rank is not None or local is not None else NOBODY), rest
+
+
+@lru_cache(maxsize=4096)
+def _origin(rank: int | None, local_rank: int | None) -> Origin:
+    return Origin(rank, local_rank)
 
 
 #: RFC 3339 with any fraction, as `kubectl logs --timestamps` and the kubelet prepend it.

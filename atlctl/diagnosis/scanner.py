@@ -28,7 +28,7 @@ _LAST = LINE_LIMIT - _FIRST - len(GAP)
 
 #: Lines that are taken of one stream, and the bytes at its end that are searched behind them. A line that is taken
 #: costs as much as 10 KB that are skipped.
-MOST, KEEP = 40_000, 2 << 20
+MOST, KEEP = 30_000, 2 << 20
 #: Chunks are collected up to this size.
 _BLOCK = 1 << 19
 #: Until a block of this size was freed, glibc returns freed blocks to the kernel, and page faults take up to half the

@@ -127,7 +127,9 @@ class Feed:
         if self._scanner is None or self._scanner.skipped is None:
             return None
         first, last = self._scanner.skipped
-        return Message("lines {first} to {last} were not read: too many lines report failures", first=first, last=last)
+        return Message(
+            "lines {first} to {last} were not read: too many lines look like failures", first=first, last=last
+        )
 
     def overwritten(self) -> str | None:
         """The signs of several processes overwriting each other in this log, as the predicate of a sentence."""
@@ -563,6 +565,12 @@ class Overwritten:
 
 def _beginnings_inside(line: bytes) -> int:
     """Counts the starts of other lines inside this one."""
+    if (
+        line.count(b":", 0, _SEARCHED) < 2
+        and line.find(b"[rank", 1, _SEARCHED) < 0
+        and line.find(b"Traceback (", 1, _SEARCHED) < 0
+    ):
+        return 0  # each of them has one of these
     at = cut.end() if (cut := _CUT_DATE.match(line)) else 0
     found = int(at > 0)
     while (prefix := _PREFIX.match(line, at)) and at < _WIDTH:
