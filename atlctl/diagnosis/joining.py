@@ -653,7 +653,7 @@ def _match_reports(processes: Sequence[Process], traces: list[Trace]) -> None:
 
 
 def _by_all(processes: Sequence[Process], traces: Sequence[Trace]) -> bool:
-    """Whether tracebacks are as many as the worker's processes, which have no others, with one message of their own."""
+    """Whether tracebacks are as many as the processes, which have no others, all with the same message of no victim."""
     return (
         len(processes) == len(traces) > 1
         and len({_shape(trace) for trace in traces}) == 1

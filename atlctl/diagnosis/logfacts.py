@@ -111,9 +111,9 @@ class LogFacts:
     is the same on all ranks. `bases` are global minus local rank of lines with both in front (`[default1]:[rank5]:` of
     `--tee`). `last_activity` is the last line that shows the program continuing, `outlived` the last line at which the
     training had continued for long after all deaths and tracebacks before it. `went_on`: the last line of a rank (None:
-    of no known one) after its traceback with a training step and a time of its own. `before` are the plain lines before
-    the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log begins in the
-    middle of a report.
+    of no known one) after its traceback with a training step and the process's own time. `before` are the plain lines
+    before the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log begins in
+    the middle of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -340,7 +340,7 @@ class LogReader:
             raw = clean_line(split_stamp(line)[1])
             origin, text = split_origin(raw)
             speaker = origin if origin.known else self._ray.speaker(raw) or NOBODY
-            # What is printed without a logger may have waited in a buffer until the process ended.
+            # A line that was printed without a logger may have waited in a buffer until the process ended.
             if speaker.rank in self._spoke and told_time(text) is not None:
                 self._facts.went_on[speaker.rank] = line_no
         if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):

@@ -143,7 +143,7 @@ _SLURM = {
     "Illegal instruction": "SIGILL",
     "Floating point": "SIGFPE",
 }
-#: What launchers say when they are ended from outside, and the signal.
+#: Words of launchers that are ended from outside, and the signal.
 _ENDED = {"interrupt": "SIGINT", "forcing job termination": "SIGTERM", "KeyboardInterrupt": "SIGINT"}
 _MAX_TASK = 1_000_000
 #: A shell's exit code after a signal is this plus the signal's number.

@@ -36,7 +36,7 @@ _LOWER = re.compile(r"^[a-z_][\w.]*\.(?:error|gaierror|herror|timeout)$")
 #: Code that is not the user's: installed packages, the standard library, frames without a file.
 _FOREIGN_PATH = re.compile(r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3(?:\.\d+)?)[/\\]|^<")
 
-#: What shells print of a process that a signal ended.
+#: Words of shells for a process that a signal ended.
 _OF_SHELLS = frozenset({"Terminated", "Killed", "Aborted"})
 #: Characters of a path or function in a dump of stacks.
 _DUMP_TEXT = 300
@@ -330,7 +330,7 @@ class _Open:
         return Trace(self.origin, self.line_no, tuple(self.chain), self.time, agent, self.thread, self.logged)
 
     def unfinished(self) -> Unfinished | None:
-        """The traceback if it has frames and no exception; None for one that is no process's end."""
+        """The traceback if it has frames and no exception; None for one that did not end a process."""
         if self.chain or not self.frames or self.ignored or self.agent or self.thread:
             return None
         return Unfinished(self.origin, self.line_no, self.frame)

@@ -169,7 +169,7 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
 
 
 def _left_by_itself(item: Failure) -> bool:
-    """Whether a process ended by an exit code or a signal that is no consequence of a peer's end."""
+    """Whether a process ended by an exit code or a signal that does not follow from a peer's end."""
     return item.raised is None and item.signal != "SIGABRT"
 
 

@@ -90,7 +90,7 @@ def find_signals(this: Round) -> Diagnosis | None:
 
 
 def _launcher_signalled(job: JudgedJob) -> AgentEnd | None:
-    """The signal to a launcher that is no worker of the job."""
+    """The signal to a launcher that is not among the workers of the job."""
     evidence = job.evidence.launcher
     notes = evidence.log.notes if evidence and evidence.log else []
     return next(
