@@ -224,25 +224,19 @@ def _moment(parts: Sequence[str], fraction: str | None, *, dated: bool) -> Momen
     return Moment(whole + float(f"0.{fraction}"), 0.001, absolute=False, dated=dated)
 
 
-#: A progress bar, or a number of a step, an iteration or an epoch.
-PROGRESS = (
-    rb"\b\d{1,9}/\d{1,9} \[[\d:]{4,9}"
-    rb"|\b[Ss]tep[ =:#]{1,3}\d|\b[Ii]ter(?:ation)?[ =:#]{1,8}\d|\b[Ee]poch[ =:#\[]{1,3}\d"
+#: A number of a step, an iteration or an epoch, and a progress bar: a text, and the pattern in which it is.
+_PROGRESS = (
+    (b"tep", rb"tep(?<=\b[Ss]tep)[ =:#]{1,3}\d"),
+    (b"ter", rb"ter(?<=\b[Ii]ter)(?:ation)?[ =:#]{1,8}\d"),
+    (b"poch", rb"poch(?<=\b[Ee]poch)[ =:#\[]{1,3}\d"),
+    (b" [", rb"\b\d{1,9}/\d{1,9} \[[\d:]{4,9}"),
 )
+PROGRESS = b"|".join(pattern for _, pattern in _PROGRESS)
 #: Bytes at the start of a line that are searched for it.
 PROGRESS_HEAD = 160
-#: A text, and the pattern in which it is: the patterns of PROGRESS, and levels of loggers below an error.
-_GOES_ON = tuple(
-    (text, re.compile(pattern))
-    for text, pattern in (
-        (b"INFO", rb"INFO\b(?<=\bINFO)(?<!NCCL INFO)"),
-        (b"DEBUG", rb"DEBUG\b(?<=\bDEBUG)(?<!NCCL DEBUG)"),
-        (b"tep", rb"tep(?<=\b[Ss]tep)[ =:#]{1,3}\d"),
-        (b"ter", rb"ter(?<=\b[Ii]ter)(?:ation)?[ =:#]{1,8}\d"),
-        (b"poch", rb"poch(?<=\b[Ee]poch)[ =:#\[]{1,3}\d"),
-        (b" [", rb"\b\d{1,9}/\d{1,9} \[[\d:]{4,9}"),
-    )
-)
+#: The same, and levels of loggers below an error.
+_LEVELS = ((b"INFO", rb"INFO\b(?<=\bINFO)(?<!NCCL INFO)"), (b"DEBUG", rb"DEBUG\b(?<=\bDEBUG)(?<!NCCL DEBUG)"))
+_GOES_ON = tuple((text, re.compile(pattern)) for text, pattern in (*_LEVELS, *_PROGRESS))
 
 
 def goes_on(line: bytes) -> bool:

@@ -41,6 +41,7 @@ MADE_LATER = {
     ("diagnosis.torchelastic", "_prefix_pattern"): "literals and runs of digits",
     ("render.redact", "_compiled"): "its table and LATE, looked at below",
     ("diagnosis.consequence", ""): "of the module's table, which holds it",
+    ("diagnosis.logline", ""): "of the module's table, which holds it",
     ("diagnosis.rankreport", ""): "of the module's table, which holds it",
     ("diagnosis.torchelastic", "_compiled"): "of the module's table, which holds it",
     ("recording.excerpts", ""): "of the module's table, which holds it",
