@@ -171,7 +171,7 @@ class Judge:
                 return made(Part.ENDED, None, "cascade_sigterm")
             if hit is not None:
                 return made(Part.INITIATOR, Strength.STRONG, hit.match.signature.category, hit)
-            if process.event is not None or process.note is not None:
+            if process.event is not None or process.note is not None or process.unfinished is not None:
                 return made(Part.INITIATOR, Strength.OPAQUE, "unknown_python_exit")
             return made(Part.SILENT, None, "")
         if code in (-15, 143, -2, 130, -1) and (process.closed is not None or process.note is None):

@@ -158,6 +158,8 @@ class Process:
     hits: list[SignatureHit] = field(default_factory=list)
     guessed_words: bool = False
     tail: tuple[PlainLine, ...] = ()
+    #: It printed a traceback whose exception is not in the log.
+    unfinished: int | None = None
 
     @property
     def exit_code(self) -> int | None:
@@ -244,7 +246,13 @@ _ABORTED = -6
 OF_EXCEPTIONS = 1
 #: Exceptions by which `mp.spawn` reports the end of a process, and all by which launchers do.
 _SPAWN_REPORTS = frozenset({"ProcessExitedException", "ProcessRaisedException"})
-_REPORTS = _SPAWN_REPORTS | {"ChildFailedError", "SignalException", "CalledProcessError"}
+_REPORTS = _SPAWN_REPORTS | {
+    "ChildFailedError",
+    "SignalException",
+    "CalledProcessError",
+    "WorkerGroupError",
+    "TrainingFailedError",
+}
 #: Most processes of a worker.
 _MAX_LOCAL = 256
 
@@ -497,6 +505,10 @@ class _Collector:
 
     def _take_traces(self, found: WorkerRounds) -> None:
         handled = self._handled()
+        for item in self.log.unfinished:
+            if item.origin.known and item.line_no > self.log.went_on.get(item.origin.rank, 0):
+                number = self.rounds.of(item.line_no)
+                self._process(number, item.origin.rank, item.origin.local_rank, None).unfinished = item.line_no
         for trace in self.log.traces:
             if trace.line_no in handled:
                 continue
@@ -614,7 +626,11 @@ class _Collector:
             if note.kind is not NoteKind.UNNAMED or note.exit_code == OF_EXCEPTIONS:
                 continue
             processes = self.processes.get(self.rounds.of(note.line_no), [])
-            mute = [process for process in processes if not (process.failed or process.said or process.hits)]
+            mute = [
+                process
+                for process in processes
+                if not (process.failed or process.said or process.hits or process.unfinished)
+            ]
             if len(mute) == 1 and len(processes) > 1:
                 mute[0].note = note
 
@@ -637,7 +653,7 @@ def _match_reports(processes: Sequence[Process], traces: list[Trace]) -> None:
 
 
 def _by_all(processes: Sequence[Process], traces: Sequence[Trace]) -> bool:
-    """Whether tracebacks are as many as the worker's processes, which have no others, with one message of their own."""
+    """Whether tracebacks are as many as the processes, which have no others, all with the same message of no victim."""
     return (
         len(processes) == len(traces) > 1
         and len({_shape(trace) for trace in traces}) == 1
@@ -711,7 +727,8 @@ def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
 
 def _went_on(log: LogFacts, end: AgentEnd) -> bool:
     """Whether the worker was started again after this end, which then belongs to an earlier instance."""
-    later = [item.line_no for item in log.identities] + [item.line_no for item in log.summaries]
+    later = [item.line_no for item in log.identities if item.rank is not None]
+    later += [item.line_no for item in log.summaries]
     later += [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
     if any(line_no > end.line_no for line_no in later):
         return True

@@ -43,7 +43,7 @@ from atlctl.diagnosis.torchelastic import (
     of_launchers,
     parse_note,
 )
-from atlctl.diagnosis.tracebacks import CUT_TOP, HEADER, TRACEBACK_LITERALS, Trace, Traces, read_embedded
+from atlctl.diagnosis.tracebacks import CUT_TOP, HEADER, TRACEBACK_LITERALS, Trace, Traces, Unfinished, read_embedded
 
 #: Most notes that are kept of one log.
 MAX_NOTES = 8_192
@@ -111,14 +111,15 @@ class LogFacts:
     is the same on all ranks. `bases` are global minus local rank of lines with both in front (`[default1]:[rank5]:` of
     `--tee`). `last_activity` is the last line that shows the program continuing, `outlived` the last line at which the
     training had continued for long after all deaths and tracebacks before it. `went_on`: the last line of a rank (None:
-    of no known one) after its traceback with a training step and a time of its own. `before` are the plain lines before
-    the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log begins in the
-    middle of a report.
+    of no known one) after its traceback with a training step and the process's own time. `before` are the plain lines
+    before the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log begins in
+    the middle of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
     notes: list[AgentNote] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
+    unfinished: list[Unfinished] = field(default_factory=list)
     collectives: list[CollectiveLine] = field(default_factory=list)
     identities: list[Identity] = field(default_factory=list)
     hits: list[SignatureHit] = field(default_factory=list)
@@ -244,7 +245,8 @@ class LogReader:
                 if match := self._matcher.match(text):
                     self._header = SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match)
             return True
-        self._statements(text, origin, line_no, time)
+        if _RAY_COPY not in text:
+            self._statements(text, origin, line_no, time)
         if origin.rank is not None and origin.local_rank is not None:
             self._facts.bases.add(origin.rank - origin.local_rank)
         if embedded := read_embedded(text):
@@ -293,6 +295,7 @@ class LogReader:
             self._facts,
             summaries=self._summaries.found(),
             traces=self._traces.found(),
+            unfinished=self._traces.unfinished(),
             addresses=tuple(self._addresses),
             hits=[*self._facts.hits, *self._last_hits],
         )
@@ -337,7 +340,7 @@ class LogReader:
             raw = clean_line(split_stamp(line)[1])
             origin, text = split_origin(raw)
             speaker = origin if origin.known else self._ray.speaker(raw) or NOBODY
-            # What is printed without a logger may have waited in a buffer until the process ended.
+            # A line that was printed without a logger may have waited in a buffer until the process ended.
             if speaker.rank in self._spoke and told_time(text) is not None:
                 self._facts.went_on[speaker.rank] = line_no
         if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):

@@ -143,7 +143,7 @@ _SLURM = {
     "Illegal instruction": "SIGILL",
     "Floating point": "SIGFPE",
 }
-#: What launchers say when they are ended from outside, and the signal.
+#: Words of launchers that are ended from outside, and the signal.
 _ENDED = {"interrupt": "SIGINT", "forcing job termination": "SIGTERM", "KeyboardInterrupt": "SIGINT"}
 _MAX_TASK = 1_000_000
 #: A shell's exit code after a signal is this plus the signal's number.
@@ -202,14 +202,16 @@ _LAUNCHER_NOTES = _compiled(
         NoteKind.SIGNALLED,
         r"\] \[launch\.py:\d{1,5}:\w{1,40}\] Main process received (?P<signal>SIG\w{1,9}), exiting",
     ),
+    # Ray's driver; the lines of its processes have a prefix.
+    (b"*** SIGTERM received at ", NoteKind.SIGNALLED, r"^\*\*\* (?P<signal>SIGTERM) received at time=\d"),
     (b"pdsh@", NoteKind.SIGNALLED, r"^pdsh@\S{1,200}: (?P<how>interrupt)\b"),
     # Lightning: each process reports SIGTERM.
     (b"Received SIGTERM: 15", NoteKind.SIGNALLED, r"\[rank: (?P<rank>\d{1,7})\] Received (?P<signal>SIGTERM): 15"),
     (b"Detected KeyboardInterrupt, ", NoteKind.SIGNALLED, r"^Detected (?P<how>KeyboardInterrupt), attempting graceful"),
     (
-        b"Terminating remaining workers ",
-        NoteKind.CLOSING,
-        r"^Terminating remaining workers after failure of Process \d",
+        b" after failure of Process ",
+        NoteKind.DIED,
+        r"^Terminating remaining workers after failure of Process (?P<rank>\d{1,7})",
     ),
     # srun. It ends the other tasks if one fails; Slurm numbers tasks as torch numbers ranks.
     (b"srun: ", NoteKind.SIGNALLED, r"srun: (?P<how>interrupt|forcing job termination)\b"),
@@ -257,6 +259,11 @@ def _numbers(listed: str) -> tuple[int, ...]:
     return tuple(number for low, _, high in ends for number in range(int(low), min(int(high or low), _MAX_TASK) + 1))
 
 
+def _ends_others(note: AgentNote) -> bool:
+    """Whether the launcher ends the processes that are left: one has failed, or it says so."""
+    return note.kind in (NoteKind.FAILED, NoteKind.DIED) or (note.kind is NoteKind.CLOSING and note.pid is None)
+
+
 def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:
     """The relevant notes: torchrun's if there are any or it left a summary (`elastic`), else another launcher's.
 
@@ -272,7 +279,7 @@ def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:
             # Only the exit code of the process that the line before names.
             if found and found[-1].exit_code is None:
                 found[-1] = replace(found[-1], exit_code=note.exit_code)
-        elif note.signal in ("SIGKILL", "SIGTERM") and any(known.kind is NoteKind.FAILED for known in found):
+        elif note.signal in ("SIGKILL", "SIGTERM") and any(map(_ends_others, found)):
             found.append(replace(note, kind=NoteKind.CLOSING))
         else:
             found.append(note)

@@ -36,6 +36,8 @@ _LOWER = re.compile(r"^[a-z_][\w.]*\.(?:error|gaierror|herror|timeout)$")
 #: Code that is not the user's: installed packages, the standard library, frames without a file.
 _FOREIGN_PATH = re.compile(r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3(?:\.\d+)?)[/\\]|^<")
 
+#: Words of shells for a process that a signal ended.
+_OF_SHELLS = frozenset({"Terminated", "Killed", "Aborted"})
 #: Characters of a path or function in a dump of stacks.
 _DUMP_TEXT = 300
 #: A class name of a user's exception: the last part is in CamelCase.
@@ -101,6 +103,8 @@ def _exception_name(line: str) -> str | None:
     match = _EXCEPTION.match(line)
     if match is None:
         return None
+    if match[1] in _OF_SHELLS:
+        return None
     known = _EXCEPTION_NAME.search(match[1]) or _CAMEL.search(match[1]) or _LOWER.search(match[1])
     return match[1] if known or (not match[1].isascii() and line[match.end() : match.end() + 2] == ": ") else None
 
@@ -158,10 +162,12 @@ _MAX_FOREIGN = 50
 _PATIENCE = 300
 #: Open streams, and tracebacks that are kept from the start and from the end of a log.
 MAX_STREAMS = 8_192
-#: Innermost frames that are kept of one exception; different frames of one log; characters of a line of code.
+#: Innermost frames that are kept of one exception; different frames of one log; characters of a line of code;
+#: tracebacks without an exception, the last ones.
 MAX_FRAMES = 40
 _MAX_KNOWN = 8_000
 _SOURCE_LIMIT = 240
+MAX_UNFINISHED = 64
 MAX_FIRST = 1_000
 MAX_LAST = 4_000
 _MESSAGE_LIMIT = 2_000
@@ -187,6 +193,8 @@ _AGENT_FRAMES = (
     "accelerate/commands/",
     "deepspeed/launcher/",
     "horovod/runner/",
+    "ray/train/v2/api/",
+    "ray/train/base_trainer.py",
 )
 #: A wrapper script's report that its launcher failed.
 _LAUNCHER_FAILED = re.compile(
@@ -273,6 +281,15 @@ class Trace:
         return self.chain[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A traceback without its exception, which is not in the log. `frame` is the last one in the user's code."""
+
+    origin: Origin
+    line_no: int
+    frame: Frame | None
+
+
 @dataclass(slots=True)
 class _Open:
     origin: Origin
@@ -311,6 +328,12 @@ class _Open:
             self.chain = [item for item in self.chain if not item.exception.endswith("Group")][:1] or self.chain[:1]
         agent = self.agent or _LAUNCHER_FAILED.search(self.chain[-1].message) is not None
         return Trace(self.origin, self.line_no, tuple(self.chain), self.time, agent, self.thread, self.logged)
+
+    def unfinished(self) -> Unfinished | None:
+        """The traceback if it has frames and no exception; None for one that did not end a process."""
+        if self.chain or not self.frames or self.ignored or self.agent or self.thread:
+            return None
+        return Unfinished(self.origin, self.line_no, self.frame)
 
     def link(self) -> None:
         """Prepares for the next exception of the chain."""
@@ -367,6 +390,7 @@ class Traces:
         #: Ranks print the same frames: each is kept once.
         self._known: dict[tuple[str, int, str, str], Frame] = {}
         self._first: list[Trace] = []
+        self._unfinished: deque[Unfinished] = deque(maxlen=MAX_UNFINISHED)
         self._last: deque[Trace] = deque(maxlen=MAX_LAST)
 
     def open_near(self, line_no: int) -> bool:
@@ -431,6 +455,11 @@ class Traces:
         """All tracebacks in log order, including unfinished ones."""
         rest = [trace for item in self._open.values() if (trace := item.trace())]
         return sorted([*self._first, *self._last, *rest], key=lambda trace: trace.line_no)
+
+    def unfinished(self) -> list[Unfinished]:
+        """Tracebacks whose exceptions are missing, in log order."""
+        rest = [made for item in self._open.values() if (made := item.unfinished())]
+        return sorted([*self._unfinished, *rest], key=lambda item: item.line_no)
 
     def _header(self, origin: Origin, current: _Open | None, text: str, line_no: int, time: Moment | None) -> None:
         start = max(text.find(HEADER), 0)
@@ -517,6 +546,8 @@ class Traces:
         self._open.pop(current.origin, None)
         if (trace := current.trace()) is not None:
             self._keep(trace)
+        elif (unfinished := current.unfinished()) is not None:
+            self._unfinished.append(unfinished)
 
     def _keep(self, trace: Trace) -> None:
         if len(self._first) < MAX_FIRST:

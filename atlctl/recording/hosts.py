@@ -16,7 +16,7 @@ from atlctl.diagnosis.torchelastic import AgentNote, NoteKind, Summary
 
 _POD_DOMAIN = re.compile(r"([^.]{1,63})\.[^.]{1,63}\.[^.]{1,63}\.svc(?:\..{1,200})?")
 #: The list fields of LogFacts whose entries have line numbers.
-_LISTS = ("summaries", "notes", "traces", "collectives", "identities", "hits")
+_LISTS = ("summaries", "notes", "traces", "unfinished", "collectives", "identities", "hits")
 
 
 def merged(first: LogFacts, second: LogFacts) -> LogFacts:
@@ -67,6 +67,7 @@ def of_ranks(tasks: Mapping[int, LogFacts], launcher: LogFacts) -> LogFacts | No
             notes=[],  # of processes that the rank starts itself
             traces=[replace(item, origin=origin) for item in facts.traces],
             hits=[replace(item, origin=origin) for item in facts.hits],
+            unfinished=[replace(item, origin=origin) for item in facts.unfinished],
             identities=[Identity(1, number, None, world),
                         *(item if len(bases) == 1 else replace(item, local_rank=None) for item in facts.identities)],
             went_on=dict.fromkeys([number] if facts.went_on else [], max(facts.went_on.values(), default=0)),
@@ -91,7 +92,7 @@ def by_host(found: LogFacts, rest: str) -> Mapping[str, LogFacts]:
         parts[_host(summary) or rest].summaries.append(summary)
     for note in found.notes:
         parts[_host_of_note(note, named) or rest].notes.append(note)
-    for name in ("traces", "collectives", "identities", "hits"):
+    for name in ("traces", "unfinished", "collectives", "identities", "hits"):
         for item in getattr(found, name):
             origin = getattr(item, "origin", item)
             holding = [pair for pair in named if _holds(pair[0], origin.rank)]

@@ -15,7 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.corpus.methods import root_cause
+from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.recording.read import read_saved
+from tests.corpus.methods import matcher, root_cause
 from tests.corpus.score import DATA, Answer, Evidence, Result, Score, judge, show_evidence, truths
 
 #: Lines among which those of different ranks mix.
@@ -83,6 +85,20 @@ def interleaved(folder: Path, chance: random.Random) -> None:
         path.write_bytes(b"".join(mixed))
 
 
+def without_evidence(folder: Path, chance: random.Random) -> None:
+    """The lines that the answer rests on are gone."""
+    saved = read_saved([str(folder)], matcher())
+    gone: dict[str, set[int]] = {}
+    for cause in diagnose(saved.job, matcher()).root_causes:
+        for proof in cause.proofs:
+            if proof.line_no is not None and proof.file is None:
+                path, number = saved.place(proof.line_no)
+                gone.setdefault(path, set()).add(number)
+    for name, numbers in gone.items():
+        lines = Path(name).read_bytes().splitlines(keepends=True)
+        Path(name).write_bytes(b"".join(line for number, line in enumerate(lines, 1) if number not in numbers))
+
+
 #: The damages and the evidence that they are done to.
 CUTS: dict[str, tuple[Cut, Evidence]] = {
     "last 60 lines": (last_lines(60), Evidence()),
@@ -91,7 +107,11 @@ CUTS: dict[str, tuple[Cut, Evidence]] = {
     "clocks shifted": (shifted, Evidence(timestamps=True)),
     "no times": (untimed, Evidence()),
     "interleaved": (interleaved, Evidence()),
+    "without its evidence": (without_evidence, Evidence()),
 }
+#: Damages after which some of several workers or ranks may be left, and kinds of truth about several ranks.
+_PARTS = ("one worker missing", "last 60 lines", "last 30 lines", "without its evidence")
+_OF_RANKS = ("ranks", "job")
 
 
 def _is_part(truth: Mapping[str, Any], answer: Answer) -> bool:
@@ -121,6 +141,7 @@ def cut_scores(name: str, folder: Path = DATA) -> Score:
             cut(shown, random.Random(case))
             answer: Answer = root_cause(shown)
             mark = judge(truth, answer)
-            partly = mark == "wrong" and name == "one worker missing" and _is_part(truth, answer)
+            part = name in _PARTS[: 1 if truth["kind"] not in _OF_RANKS else None]
+            partly = mark == "wrong" and part and _is_part(truth, answer)
             results.append(Result(case, truth, answer, "accepted" if partly else mark))
     return Score(name, evidence, tuple(results))

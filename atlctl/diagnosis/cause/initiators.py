@@ -22,6 +22,7 @@ _BEFORE_CODE = frozenset({"script_missing", "bad_arguments_or_missing_script"})
 _OF_THE_IMAGE = frozenset({"import_error", "binary_mismatch", "syntax_error", "python_version", "network_interface"})
 _ALIKE = Message("several ended in the same way at the same time, without an error message")
 _AT_ONCE = Message("they ended with exit code 1 at the same time, without an error message")
+UNFINISHED = Message("its traceback is in the log, without the exception")
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -168,7 +169,7 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
 
 
 def _left_by_itself(item: Failure) -> bool:
-    """Whether a process ended by an exit code or a signal that is no consequence of a peer's end."""
+    """Whether a process ended by an exit code or a signal that does not follow from a peer's end."""
     return item.raised is None and item.signal != "SIGABRT"
 
 
@@ -189,6 +190,11 @@ def _all_others_followed(this: Round, leader: Failure) -> bool:
 def _opaque(this: Round) -> Diagnosis | None:
     """Exit code 1 without a message: an answer only if it is the only one, or if times differ."""
     found = [item for item in this.initiators if item.strength is Strength.OPAQUE]
+    if any(item.process.unfinished for item in found):
+        # Its exception may be a peer's consequence; only if the others waited for a peer, it surely is.
+        if not any(item.sort is Sort.WAITED for item in this.victims):
+            return undecided(this, found, UNFINISHED)
+        found = [item for item in found if not item.process.unfinished]
     if not found:
         return None
     if any(item.sort is Sort.WAITED for item in this.victims) and len(found) > 1:

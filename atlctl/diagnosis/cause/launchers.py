@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from atlctl.diagnosis.cause.initiators import UNALIGNED
+from atlctl.diagnosis.cause.initiators import UNALIGNED, UNFINISHED
 from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, traceback_in, universe
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.failures import Part, Strength
@@ -17,7 +17,7 @@ from atlctl.diagnosis.joining import AgentEnd, Rounds, WorkerRounds
 from atlctl.diagnosis.logfacts import LogFacts, SignatureHit
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.signatures import LineRole
-from atlctl.diagnosis.torchelastic import NoteKind
+from atlctl.diagnosis.torchelastic import ENDINGS, NoteKind
 from atlctl.diagnosis.tracebacks import Raised, Trace
 from atlctl.i18n import Message, plural
 
@@ -90,7 +90,7 @@ def find_signals(this: Round) -> Diagnosis | None:
 
 
 def _launcher_signalled(job: JudgedJob) -> AgentEnd | None:
-    """The signal to a launcher that is no worker of the job."""
+    """The signal to a launcher that is not among the workers of the job."""
     evidence = job.evidence.launcher
     notes = evidence.log.notes if evidence and evidence.log else []
     return next(
@@ -387,6 +387,25 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
             for line_no, text in sorted(told)
             if line_no > first and (match := job.matcher.match(text)) is not None and match.death
         ]
+    for name, log, rounds in logs if not found else ():
+        first = max(log.outlived, *rounds.ends[: rounds.seen - 1], 0)
+        first = max(first, log.last_activity)
+        for item in log.unfinished:
+            if item.line_no > first:
+                cause = _candidate(name, "unknown", str(item.frame or ""), item.line_no, None)
+                found.append(replace(cause, why=UNFINISHED, frame=item.frame))
+        for trace in log.traces:
+            if (
+                trace.line_no > first
+                and not trace.agent
+                and not trace.thread
+                and consequence_of(trace.last.text) is None
+            ):
+                end = trace.last
+                found.append(_candidate(name, job.category(end.message), end.message, end.line_no, end.exception))
+        for note in log.notes if not found else ():
+            if note.launcher and note.line_no > first and note.kind in ENDINGS:
+                found.append(_candidate(name, "unknown", note.text, note.line_no, None))
     for worker in job.workers if not found else ():
         log = worker.evidence.log or LogFacts()
         if log.cut and not log.last_activity:

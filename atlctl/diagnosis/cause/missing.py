@@ -276,7 +276,7 @@ def _somebody_left(case: _Case) -> Diagnosis:
 
 
 def _unnamed(case: _Case) -> Message:
-    """Why the first of several silent ranks is unknown: what a launcher says of one of them, without its name."""
+    """The reason why the first of several silent ranks is unknown: a launcher reports one of them, without its name."""
     notes = [
         note
         for worker in case.this.job.workers

@@ -344,6 +344,7 @@ SITES = (
         format=_PLAIN,
         deaths=("died", "Worker ranks", "WorkerGroupError", "TrainingFailedError"),
         names=("[Rank {rank} Error",),
+        signals=("SIGTERM received at",),
         tags=True,
     ),
 )

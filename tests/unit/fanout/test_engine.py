@@ -371,7 +371,7 @@ def test_a_cancellation_while_a_failed_sink_is_cleaned_up_leaves_at_once() -> No
 
 
 def test_a_thousand_workers_run_at_once() -> None:
-    executor = FakeExecutor(Plan(events(out("x\n"), 0.5)))
+    executor = FakeExecutor(Plan(events(out("x\n"), 3.0)))
     outcomes = fan_out(executor, 1000)
     assert all(outcome.ok for outcome in outcomes)
     assert executor.counts["all"].most == 1000

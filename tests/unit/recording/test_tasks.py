@@ -103,9 +103,14 @@ def test_local_ranks_of_several_nodes_are_not_mixed_up(tmp_path: Path) -> None:
     assert (cause.rank, cause.local_rank) == (2, None)
 
 
-@pytest.mark.parametrize(("tag", "rank"), [(MPI[0], 1), (MPI[2], 1), (OTHERS[0], None)])
-def test_in_a_launchers_own_log_only_the_tags_of_mpirun_name_ranks(tmp_path: Path, tag: str, rank: int | None) -> None:
-    """Numbers alone may be anything in the log of one worker."""
+@pytest.mark.parametrize(
+    ("tag", "others", "rank"),
+    [(MPI[0], 0, 1), (MPI[0], 1, 1), (MPI[2], 1, 1), (OTHERS[0], 0, 1), (OTHERS[0], 1, None)],
+)
+def test_in_a_launchers_own_log_tags_name_ranks(tmp_path: Path, tag: str, others: int, rank: int | None) -> None:
+    """Numbers alone may be anything in the logs of several workers."""
+    for number in range(others):
+        (tmp_path / f"other-{number}.log").write_text("loading\n")
     answer = found(tmp_path, [*steps(tag), *tagged(tag, 1, *RAISES)], "launcher.log")
     (cause,) = answer.root_causes or answer.candidates
     assert (cause.worker, cause.rank) == ("launcher", rank)
@@ -115,3 +120,32 @@ def test_in_a_workers_own_log_torchruns_words_are_not_a_ranks(tmp_path: Path) ->
     log = Log(1).agent(0).start().trace(1, 1, OWN).ended(2, 1, closed=(0,))
     (cause,) = found(tmp_path, tagged(MPI[0], 0, *log.lines), "launcher.log").root_causes
     assert (cause.rank, cause.local_rank) == (3, 1)
+
+
+PDSH = [
+    "[2026-11-27 17:26:06,436] [INFO] [runner.py:618:main] cmd = pdsh -S -f 1024 -w gpu-1,gpu-2 python train.py",
+    *(
+        f"gpu-{1 + rank // 2}: {line}"
+        for rank in (0, 1, 3)
+        for line in (f"rank {rank} of 4: local rank {rank % 2}", *(f"[rank{rank}]: {line}" for line in RAISES[:3]),
+                     f"[rank{rank}]: RuntimeError: Connection closed by peer [10.0.0.7]:4711.")
+    ),
+    "pdsh@head: gpu-2: ssh exited with exit code 7",
+]  # fmt: skip
+
+
+def test_the_own_lines_of_pdsh_are_no_worker(tmp_path: Path) -> None:
+    """They name no process: a log of their own that ended abruptly would be blamed."""
+    answer = found(tmp_path, PDSH)
+    assert [worker.worker for worker in answer.workers] == ["gpu-1", "gpu-2"]
+    assert {cause.worker for cause in answer.root_causes} <= {"gpu-2"}
+
+
+def test_what_pdsh_alone_reports_forbids_no_failure(tmp_path: Path) -> None:
+    answer = found(tmp_path, [*(f"gpu-{number}: loading" for number in (1, 2, 1, 2, 1, 2)), PDSH[-1]])
+    assert [(str(answer.verdict), cause.worker) for cause in answer.candidates] == [("undecided", "input")]
+
+
+def test_an_interrupted_pdsh(tmp_path: Path) -> None:
+    lines = [*(f"gpu-{number}: loading" for number in (1, 2, 1, 2, 1, 2)), "pdsh@head: interrupt, aborting."]
+    assert str(found(tmp_path, lines).verdict) == "external"

@@ -160,3 +160,175 @@ def test_a_rank_that_reports_anothers_failure_is_not_the_cause(message: str, ran
     assert (cause.rank, cause.confidence) == (rank, "likely" if rank == 3 else "certain")
     if rank == 3:
         assert cause.message == "KeyError: 'labels'"
+
+
+MAP = "[2026-11-20 17:44:00,1] [INFO] [launch.py:169:main] global_rank_mapping=defaultdict(<class 'list'>, {%s})"
+NODE = "[2026-11-20 17:44:00,0] [INFO] [launch.py:158:main] nnodes=%d, num_local_procs=2, node_rank=%d"
+KILLED = "[2026-11-20 17:46:00,0] [ERROR] [launch.py:259:sigkill_handler]"
+EXIT = KILLED + " ['python', '--local_rank=3'] exits with return code = %d"
+TRACE = ("Traceback (most recent call last):", '  File "/job/t.py", line 9, in f')
+
+
+def deepspeed(prefix: str = "") -> Log:
+    return Log(0).say(0, prefix + NODE % (1, 0), prefix + MAP % "'localhost': [0, 1, 2, 3]")
+
+
+@pytest.mark.parametrize(
+    ("code", "sure", "category"),
+    [(7, "certain", "explicit_exit"), (-9, "certain", "killed"), (1, "likely", "unknown_python_exit")],
+)
+def test_deepspeeds_exit_code_is_that_of_the_only_silent_rank(code: int, sure: str, category: str) -> None:
+    """The `--local_rank` beside it is always the last one; victims end with 1, too."""
+    (cause,) = diagnosed(victims(0, 1, 3, log=deepspeed()).say(5, EXIT % code)).root_causes
+    assert (cause.rank, cause.local_rank, str(cause.confidence), cause.category) == (2, 2, sure, category)
+
+
+def test_deepspeeds_exit_code_of_one_of_two_silent_ranks_stays_open() -> None:
+    found = diagnosed(victims(0, 1, log=deepspeed()).say(5, EXIT % -9))
+    assert found.verdict is Verdict.UNDECIDED
+    assert [cause.rank for cause in found.candidates] == [2, 3]
+    assert {cause.why for cause in found.candidates} == {
+        "one of them ended by SIGKILL; its launcher does not say which"
+    }
+
+
+def test_hosts_of_deepspeed_over_pdsh_are_kept_apart() -> None:
+    """Local ranks of both hosts are in the log: none is used. Tracebacks without a rank do not mix."""
+    hosts = ("gpu-a", "gpu-b")
+    ranks = "'gpu-a': [0, 1], 'gpu-b': [2, 3]"
+    log = Log(0)
+    for number, host in enumerate(hosts):
+        log.say(0, f"{host}: {NODE % (2, number)}", f"{host}: {MAP % ranks}")
+    log.say(1, *(f"{host}: {line}" for line in TRACE for host in hosts))
+    log.say(1, "gpu-b: KeyError: 'lr'", "gpu-a: KeyError: 'lr'")
+    said = [trace.frames[-1].line for trace in (item.last for item in log.facts().traces)]
+    assert said == [9, 9]
+    lost = Log(0).say(0, f"gpu-a: {MAP % ranks}")
+    for rank in (0, 1, 3):
+        host = hosts[rank // 2]
+        lost.say(4, *(f"{host}: [rank{rank}]: {line}" for line in (*TRACE, LOST)))
+    (cause,) = diagnosed(lost.say(5, f"gpu-b: {EXIT % 7}")).root_causes
+    assert (cause.rank, cause.local_rank, cause.exit_code) == (2, None, 7)
+
+
+@pytest.mark.parametrize(("count", "sure"), [(4, "certain"), (3, "likely"), (2, None)])
+def test_a_message_of_most_processes_is_the_jobs(count: int, sure: str | None) -> None:
+    log = deepspeed()
+    for _ in range(count):
+        log.say(1, *TRACE, "KeyError: 'lr'")
+    found = diagnosed(log.say(5, EXIT % 1))
+    assert (found.verdict is Verdict.JOB) is (sure is not None)
+    if sure:
+        (cause,) = found.root_causes
+        assert (str(cause.confidence), cause.exception, bool(cause.traceback)) == (sure, "KeyError", True)
+
+
+def test_srun_lists_tasks() -> None:
+    log = victims(3).say(5, "srun: error: gpu-[1-2]: tasks 0-1,2: Exited with exit code 3")
+    assert [cause.rank for cause in diagnosed(log).candidates] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("lines", "signal"),
+    [
+        (["srun: interrupt (one more within 1 sec to abort)", "srun: forcing job termination"], "SIGINT"),
+        (["srun: forcing job termination", "srun: error: gpu-1: tasks 0-3: Killed"], "SIGTERM"),
+        (["pdsh@head: interrupt (one more within 1 sec to abort)"], "SIGINT"),
+        (["[2026-11-20 17:46:00,0] [INFO] [launch.py:262:sigkill_handler] Main process received SIGTERM, exiting"],
+         "SIGTERM"),
+        (["[rank: 0] Received SIGTERM: 15", "[rank: 1] Received SIGTERM: 15"], "SIGTERM"),
+        (["Detected KeyboardInterrupt, attempting graceful shutdown ..."], "SIGINT"),
+        (["*** SIGTERM received at time=1764604667 on cpu 0 ***"], "SIGTERM"),
+        (["Process 1 exit with status code 143.", "Process 0 exit with status code 143."], "SIGTERM"),
+        ([*TRACE, "KeyboardInterrupt"], "SIGINT"),
+    ],
+)  # fmt: skip
+def test_a_launcher_that_was_ended_from_outside(lines: list[str], signal: str) -> None:
+    found = diagnosed(Log(0).say(0, "loading").say(5, *lines))
+    (cause,) = found.root_causes
+    assert (found.verdict, cause.signal) == (Verdict.EXTERNAL, signal)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Process 1 exit with status code 143.", "Terminating remaining workers after failure of Process 1.",
+         "Process 0 exit with status code 143."],
+        ["srun: error: gpu-1: task 1: Terminated", "srun: launch/slurm: _step_signal: Terminating StepId=1.0",
+         "srun: error: gpu-1: task 0: Terminated"],
+        ["[rank: 1] Received SIGTERM: 15", *(f"[rank0]: {line}" for line in (*TRACE, LOST)),
+         "srun: error: gpu-1: task 1: Terminated"],
+    ],
+)  # fmt: skip
+def test_a_rank_that_was_ended_from_outside_is_not_the_launcher(lines: list[str]) -> None:
+    assert [cause.rank for cause in diagnosed(Log(0).say(0, "loading").say(5, *lines)).root_causes] == [1]
+
+
+def test_a_shells_exit_code_is_a_signal() -> None:
+    (cause,) = diagnosed(victims(0, 2).say(5, "Process 1 exit with status code 139.")).root_causes
+    assert (cause.signal, cause.category) == ("SIGSEGV", "native_crash")
+
+
+def handled(rank: int, *later: str) -> list[str]:
+    return [f"[rank{rank}]: {line}" for line in (*TRACE, "KeyError: 'shard'", *later)]
+
+
+STEP = "2026-11-20 17:45:01,123 INFO step 5/300 loss 1.5"
+
+
+@pytest.mark.parametrize("later", [STEP, "step 5/300 loss 1.5"])
+def test_a_rank_that_trains_on_has_handled_its_exception(later: str) -> None:
+    """A step without a time of its own may have waited in a buffer until the process ended."""
+    log = Log(0).say(0, "loading").say(3, *handled(0, later))
+    found = diagnosed(
+        victims(2, log=log).say(
+            5, "mpirun noticed that process rank 1 with PID 7 on node a exited on signal 9 (Killed)."
+        )
+    )
+    assert ({cause.rank for cause in found.root_causes} == {1}) is (later is STEP)
+    alone = diagnosed(Log(0).say(0, "loading").say(3, *handled(0, later)))
+    assert (alone.verdict is Verdict.NONE) is (later is STEP)
+
+
+def test_a_rank_that_its_launcher_reports_has_not_handled_its_exception() -> None:
+    log = Log(0).say(0, "loading").say(3, *handled(1, STEP))
+    (cause,) = diagnosed(log.say(5, "srun: error: gpu-1: task 1: Exited with exit code 1")).root_causes
+    assert (cause.rank, cause.exception) == (1, "KeyError")
+
+
+def test_a_traceback_without_its_exception_is_neither_silence_nor_success() -> None:
+    cut = [f"[rank1]: {line}" for line in TRACE]
+    found = diagnosed(victims(0, log=Log(0).say(0, "loading").say(4, *cut)))
+    assert found.verdict is Verdict.UNDECIDED
+    assert "its traceback is in the log, without the exception" in {cause.why for cause in found.candidates}
+    alone = diagnosed(Log(0).say(0, "loading").say(4, *TRACE))
+    assert (alone.verdict, alone.candidates[0].frame is not None) == (Verdict.UNDECIDED, True)
+
+
+@pytest.mark.parametrize("word", ["Terminated", "Killed", "Aborted"])
+def test_what_a_shell_prints_is_no_exception(word: str) -> None:
+    assert not Log(0).say(4, *TRACE, word).facts().traces
+
+
+@pytest.mark.parametrize("words", [["W1120 17:45:05.757000 1 spawn.py:165] Terminating process 12 via signal SIGTERM"],
+                                   ["ray.train.WorkerGroupError: Training failed due to worker errors:"]])  # fmt: skip
+def test_a_launchers_report_of_a_death_forbids_no_failure(words: list[str]) -> None:
+    assert diagnosed(Log(0).say(0, "loading").say(5, *words)).verdict is Verdict.UNDECIDED
+
+
+def test_local_ranks_of_two_nodes_in_one_log_are_not_used() -> None:
+    log = Log(0).say(0, *(f"INFO rank {rank} of 4: local rank {rank % 2}" for rank in range(4)))
+    log = victims(1, 2, 3, log=log.say(4, *(f"[rank0]: {line}" for line in (*TRACE, OWN))))
+    (cause,) = diagnosed(log.say(5, "srun: error: gpu-1: task 0: Exited with exit code 1")).root_causes
+    assert (cause.rank, cause.local_rank, cause.message) == (0, None, OWN)
+
+
+def test_ctrl_c_on_every_rank_comes_from_outside() -> None:
+    log = Log(0, world=2).start().trace(1, 0, "KeyboardInterrupt").trace(1, 1, "KeyboardInterrupt").ended(2, 0)
+    assert diagnosed(log).verdict is Verdict.EXTERNAL
+
+
+def test_options_that_a_program_refuses_before_it_starts_processes_are_the_jobs() -> None:
+    line = "train.py: error: unrecognized arguments: --warmup-ratio 0.03"
+    found = diagnosed(Log(0).say(0, "usage: train.py [-h] [--steps STEPS]", line))
+    assert (found.verdict, found.root_causes[0].message) == (Verdict.JOB, line)
