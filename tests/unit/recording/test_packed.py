@@ -23,7 +23,7 @@ from atlctl.diagnosis.result import Confidence
 from atlctl.jobs.errors import AtlctlError, UsageError
 from atlctl.recording import packed
 from atlctl.recording.packed import PlainBytes, unpacked_name
-from atlctl.recording.read import Saved
+from atlctl.recording.read import Ends, Saved
 from atlctl.recording.redacted import ReportFolder, copy_files, copy_folder
 from tests.unit.recording.test_read import CULPRIT, VICTIM, answer, culprits, read_saved, write
 
@@ -311,3 +311,16 @@ def test_a_report_of_a_cut_log_is_not_surer_than_the_log(tmp_path: Path, ending:
 def test_names() -> None:
     names = ["w.log.gz", "w.log.zst", "w.log", "w.gz.log", ".gz"]
     assert [unpacked_name(name) for name in names] == ["w.log", "w.log", "w.log", "w.gz.log", ""]
+
+
+def test_of_a_compressed_part_of_a_log_all_is_read(tmp_path: Path) -> None:
+    """Its size does not tell how long the text is."""
+    source = tmp_path / "saved"
+    source.mkdir()
+    (source / "w-0.ts.log.gz").write_bytes(gzip.compress(text(VICTIM)))
+    write(source / "w-0.part-2.ts.log", [f"line {number}" for number in range(9_000)])
+    assert [log.lines for log in read_saved([str(source)], ends=Ends(1 << 20)).logs] == [len(VICTIM), 9_000]
+    (source / "w-0.part-3.ts.log.gz").write_bytes(gzip.compress(text(CULPRIT)))
+    found = read_saved([str(source)], ends=Ends(1_000))
+    assert [(log.lines, log.skipped > 0) for log in found.logs] == [(100, True), (len(CULPRIT), False)]
+    assert found.cut == {"w-0"}
