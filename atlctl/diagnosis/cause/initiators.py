@@ -335,9 +335,9 @@ def _sharers(this: Round, leader: Failure) -> list[Failure]:
 
 def _of_the_worker(this: Round, item: Failure) -> bool:
     """Whether the fault may be the whole worker's: by its scope, or because others were ended before their report."""
+    silenced = any(other.worker == item.worker and other.part is Part.ENDED for other in this.failures)
     # A launcher that starts all ranks ends them without a report.
-    quiet = (Part.ENDED, Part.SILENT) if this.job.launched else (Part.ENDED,)
-    silenced = any(other.worker == item.worker and other.part in quiet for other in this.failures)
+    silenced = silenced or (this.job.launched and not this.victims)
     return _scope(this, item) is FaultScope.WORKER or (silenced and not item.process.seen)
 
 
