@@ -254,7 +254,7 @@ _REPORTS = _SPAWN_REPORTS | {
     "TrainingFailedError",
 }
 #: Most processes of a worker.
-_MAX_LOCAL = 256
+MAX_LOCAL = 256
 
 
 def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
@@ -331,7 +331,7 @@ class _Collector:
         for item in self.identities:
             if item.rank is not None:
                 process = self._process(self.rounds.of(item.line_no), item.rank, item.local_rank, item.pid)
-                process.seen = item.line_no
+                process.seen = item.line_no or process.seen
         for summary in self.log.summaries:
             number = self.rounds.ended_by(summary.line_no)
             for entry in summary.entries:
@@ -371,7 +371,7 @@ class _Collector:
                 steps = {self.usual}  # another pod's: no process can have a lower number
             for process in [p for p in processes if _nameless(p)]:
                 local = process.pid - next(iter(steps)) if len(steps) == 1 and process.pid else -1
-                if 0 <= local < _MAX_LOCAL:
+                if 0 <= local < MAX_LOCAL:
                     processes.remove(process)
                     known = self._process(number, None, local, process.pid)
                     known.closed, known.forced = process.closed, process.forced
@@ -422,7 +422,7 @@ class _Collector:
             return
         base = bases.pop()
         for process in (process for processes in self.processes.values() for process in processes):
-            if process.local_rank is None and process.rank is not None and 0 <= process.rank - base < _MAX_LOCAL:
+            if process.local_rank is None and process.rank is not None and 0 <= process.rank - base < MAX_LOCAL:
                 process.local_rank = process.rank - base
 
     def _settle_by_gaps(self, number: int) -> None:

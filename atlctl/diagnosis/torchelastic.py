@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import chain, islice
 from signal import Signals
 from typing import Any
 
@@ -145,7 +146,8 @@ _SLURM = {
 }
 #: Words of launchers that are ended from outside, and the signal.
 _ENDED = {"interrupt": "SIGINT", "forcing job termination": "SIGTERM", "KeyboardInterrupt": "SIGINT"}
-_MAX_TASK = 1_000_000
+#: Most tasks that are taken from one line.
+_MAX_TASKS = 4_096
 #: A shell's exit code after a signal is this plus the signal's number.
 _OF_SHELLS = 128
 _SRUN = (
@@ -256,7 +258,8 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
 def _numbers(listed: str) -> tuple[int, ...]:
     """The numbers of Slurm's `0-2,5`."""
     ends = [part.partition("-") for part in listed.split(",") if part]
-    return tuple(number for low, _, high in ends for number in range(int(low), min(int(high or low), _MAX_TASK) + 1))
+    found = chain.from_iterable(range(int(low), int(high or low) + 1) for low, _, high in ends)
+    return tuple(islice(found, _MAX_TASKS))
 
 
 def _ends_others(note: AgentNote) -> bool:

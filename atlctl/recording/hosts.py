@@ -68,7 +68,7 @@ def of_ranks(tasks: Mapping[int, LogFacts], launcher: LogFacts) -> LogFacts | No
             traces=[replace(item, origin=origin) for item in facts.traces],
             hits=[replace(item, origin=origin) for item in facts.hits],
             unfinished=[replace(item, origin=origin) for item in facts.unfinished],
-            identities=[Identity(1, number, None, world),
+            identities=[Identity(0, number, None, world),  # no line of the task says so
                         *(item if len(bases) == 1 else replace(item, local_rank=None) for item in facts.identities)],
             went_on=dict.fromkeys([number] if facts.went_on else [], max(facts.went_on.values(), default=0)),
             before={},

@@ -163,7 +163,7 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
     else:
         alone = not this.failures[1:]
         why = Message("the only failure in the logs") if alone else Message("only this rank failed by itself")
-        doubtful = not sure or not this.job.whole or _of_the_worker(this, leader)
+        doubtful = not sure or not this.job.whole or _of_the_worker(this, leader) or _one_of_several(this, leader)
         confidence = Confidence.LIKELY if doubtful else Confidence.CERTAIN
     return confidence, joined([why, *tail])
 
@@ -331,6 +331,14 @@ def _sharers(this: Round, leader: Failure) -> list[Failure]:
     others = [item for item in this.failures if item.worker == leader.worker and item.key != leader.key]
     early = leader.category in _OF_THE_IMAGE and not leader.process.seen and len(this.job.workers) > 1
     return others if early and all(item.part is Part.ENDED and not item.process.seen for item in others) else []
+
+
+def _one_of_several(this: Round, item: Failure) -> bool:
+    """Whether others ended by themselves, of which the launcher says nothing: `mp.spawn` passes on one message."""
+    note, world = item.process.note, universe(this).world
+    if note is None or not note.launcher or note.local_rank is None or world is None or item.raised is None:
+        return False
+    return len(this.of_part(Part.ENDED)) + len(this.victims) < world - 1
 
 
 def _of_the_worker(this: Round, item: Failure) -> bool:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from atlctl.diagnosis.clockskew import Clocks
 from atlctl.diagnosis.evidence import JobEvidence
 from atlctl.diagnosis.failures import Failure, Judge, Part
-from atlctl.diagnosis.joining import AgentEnd, Process, WorkerRounds, collect_all
+from atlctl.diagnosis.joining import MAX_LOCAL, AgentEnd, Process, WorkerRounds, collect_all
 from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, PlainLine
 from atlctl.diagnosis.logline import Origin, When
 from atlctl.diagnosis.platform import PlatformState
@@ -480,7 +480,7 @@ def gaps(this: Round) -> list[Process]:
         usual = max(sizes)  # launchers usually start the same number on every worker
     missing = []
     for worker, found in locals_of.items():
-        size = max(*found, usual - 1, 0) + 1
+        size = min(max(*found, usual - 1, 0) + 1, MAX_LOCAL)  # a number in a line may be anything
         base = bases.get(worker)
         missing += [
             Process(worker, indexes[worker], this.number, None if base is None else base + local, local)
