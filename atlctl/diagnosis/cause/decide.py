@@ -332,7 +332,7 @@ def tell_story(job: JudgedJob, number: int, answer: Diagnosis) -> dict[str, Any]
         "earlier": _earlier(job, number, answer),
         "remarks": (*_remarks(job, number), *_doubtful_times(job, number, answer)),
         "ranks": tuple(_ranks(job, number, answer)),
-        "partial": bool(job.cut or job.unread),
+        "partial": any(worker.evidence.log is not None and worker.evidence.log.cut for worker in job.workers),
     }
 
 

@@ -61,7 +61,8 @@ def running(local: Local) -> Iterator[Local]:
     yield local
     assert alive(supervisor)
     assert execute(local, job, ["echo", "well"]).stdout == b"well\n"
-    assert wait_until(lambda: len(os.listdir(f"/proc/{supervisor}/fd")) == before), "descriptors were lost"
+    # On a busy machine the launcher's connection may have been open at both looks, and counted.
+    assert wait_until(lambda: len(os.listdir(f"/proc/{supervisor}/fd")) <= before), "descriptors were lost"
     assert len(local.inside(job)) == 1
     assert (local.folder() / "supervisor.log").read_bytes() == b""
 
