@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -498,9 +499,10 @@ def place_unheard(this: Round, rank: int) -> Process | None:
             base = item.rank - item.local_rank
             low, high, index = ranges.get(item.worker, (base, item.rank, item.process.index))
             ranges[item.worker] = (min(low, base), max(high, item.rank), index)
+    starts = sorted(low for low, _, _ in ranges.values())
     for worker, (low, _, index) in ranges.items():
-        above = min((start for name, (start, _, _) in ranges.items() if name != worker and start > low), default=None)
-        if low <= rank and (above is None or rank < above):
+        at = bisect_right(starts, low)
+        if low <= rank and (at == len(starts) or rank < starts[at]):
             size = max(high - start + 1 for start, high, _ in ranges.values())
             if rank - low < max(size, 1):
                 return Process(worker, index, this.number, rank, rank - low)
