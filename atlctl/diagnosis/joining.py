@@ -242,8 +242,8 @@ _ATTEMPT_PATH = re.compile(r"((?:^|(?<=/))[^/]+/attempt_(\d{1,9})/(\d{1,9})/erro
 #: Lines before an agent's report in which a logged traceback counts as a process's last message.
 _LAST_WORDS = 120
 _ABORTED = -6
-#: Python's exit code after an exception, also of victims.
-OF_EXCEPTIONS = 1
+#: Exit codes that victims have, too: an exception, and an abort by NCCL's watchdog.
+OF_VICTIMS = (1, _ABORTED)
 #: Exceptions by which `mp.spawn` reports the end of a process, and all by which launchers do.
 _SPAWN_REPORTS = frozenset({"ProcessExitedException", "ProcessRaisedException"})
 _REPORTS = _SPAWN_REPORTS | {
@@ -621,9 +621,9 @@ class _Collector:
                     process.guessed_words = len(silent) > 1
 
     def _attribute_code(self) -> None:
-        """Assigns an exit code without a name to the only rank without output; an exception's code is 1."""
+        """Assigns an exit code without a name to the only rank without output, if no victim can have it."""
         for note in self.log.notes:
-            if note.kind is not NoteKind.UNNAMED or note.exit_code == OF_EXCEPTIONS:
+            if note.kind is not NoteKind.UNNAMED or note.exit_code in OF_VICTIMS:
                 continue
             processes = self.processes.get(self.rounds.of(note.line_no), [])
             mute = [

@@ -24,7 +24,7 @@ from atlctl.diagnosis.cause.rounds import (
 )
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part
-from atlctl.diagnosis.joining import OF_EXCEPTIONS, Process, WorkerRounds, is_victim_end
+from atlctl.diagnosis.joining import OF_VICTIMS, Process, WorkerRounds, is_victim_end
 from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.torchelastic import NoteKind
@@ -283,7 +283,7 @@ def _unnamed(case: _Case) -> Message:
         for note in (worker.evidence.log or LogFacts()).notes
         if note.kind is NoteKind.UNNAMED and worker.rounds.of(note.line_no) == case.this.number
     ]
-    codes = {note.exit_code: note.signal for note in notes if note.exit_code != OF_EXCEPTIONS}
+    codes = {note.exit_code: note.signal for note in notes if note.exit_code not in OF_VICTIMS}
     if len(codes) != 1:
         return _UNKNOWN
     code, signal = codes.popitem()
