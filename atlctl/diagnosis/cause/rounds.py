@@ -22,7 +22,7 @@ from atlctl.diagnosis.signatures import Matcher
 from atlctl.diagnosis.tracebacks import Frame, Raised, exception_name, innermost_own, read_frame
 from atlctl.i18n import Message
 
-CUT_OFF = Message("its log begins in the middle of a report; earlier messages may be missing")
+CUT_OFF = Message("lines of its log are missing, perhaps with the first failure")
 #: Last log lines that are kept for a cause without a traceback.
 MAX_LAST_LINES = 12
 #: A rank in a line; irrelevant lines: separators, frames of C++, torchrun's summary, modules in a crash.
