@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from atlctl.remote.supervisor.boot import free_port
 from tests.support import isolation, proc
 from tests.support.cli import Result, popen_cli, run_cli
 
@@ -45,6 +46,9 @@ class Registry:
 
     def start(self, name: str, workers: int = 2, *command: str, options: tuple[str, ...] = ()) -> str:
         """Start a detached job; default command: `IDLE`."""
+        if any("$MASTER_PORT" in word for word in command):
+            # By default each takes port 29500, if no other job has begun to listen yet: those of other tests may soon.
+            options = (*options, "--master-port", str(free_port()))
         # -q: no note if the name is that of an ended job.
         words = ("local", "run", "-q", "--name", name, "--workers", str(workers), *options, "--detach", "--")
         run = self.cli(*words, *(command or IDLE))

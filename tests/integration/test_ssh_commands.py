@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from atlctl.remote.supervisor.boot import free_port
 from tests.integration.local import Registry, objects, problem, registry
 from tests.integration.terminal import Terminal
 from tests.support import proc
@@ -220,7 +221,7 @@ def test_a_torchrun_job_across_hosts(gpus: Cluster, tmp_path: Path) -> None:
         f"--master-port $MASTER_PORT {tmp_path}/train.py {trigger}"
     )
     # gloo on one machine: both hosts are addresses of it.
-    options = ("--env", "GLOO_SOCKET_IFNAME=lo")
+    options = ("--env", "GLOO_SOCKET_IFNAME=lo", "--master-port", str(free_port()))
     gpus.run("train", "sh", "-c", launch, options=options)
     with gpus.popen("logs", "train", "-f", "-w", "0", stdout=subprocess.PIPE) as following:
         assert following.stdout is not None
