@@ -336,14 +336,16 @@ class LogReader:
     def _went_on(self, line_no: int, line: bytes) -> None:
         """Takes a line that shows the program continuing."""
         self._facts.last_activity = line_no
-        if self._spoke and _STEP.search(line[:PROGRESS_HEAD]):
+        if not (self._spoke or self._steps_to_outlive) or _STEP.search(line[:PROGRESS_HEAD]) is None:
+            return
+        if self._spoke:
             raw = clean_line(split_stamp(line)[1])
             origin, text = split_origin(raw)
             speaker = origin if origin.known else self._ray.speaker(raw) or NOBODY
             # A line that was printed without a logger may have waited in a buffer until the process ended.
             if speaker.rank in self._spoke and told_time(text) is not None:
                 self._facts.went_on[speaker.rank] = line_no
-        if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
+        if self._steps_to_outlive:
             self._steps_to_outlive -= 1
             if not self._steps_to_outlive:
                 self._facts.outlived = line_no

@@ -146,10 +146,11 @@ _SLURM = {
 }
 #: Words of launchers that are ended from outside, and the signal.
 _ENDED = {"interrupt": "SIGINT", "forcing job termination": "SIGTERM", "KeyboardInterrupt": "SIGINT"}
+_HOW = _SLURM | _ENDED
 #: Most tasks that are taken from one line.
 _MAX_TASKS = 4_096
 #: A shell's exit code after a signal is this plus the signal's number.
-_OF_SHELLS = 128
+_SHELLS_ADD = 128
 _SRUN = (
     rf"srun: error: [\w.,\[\]-]{{1,200}}: tasks? (?P<tasks>\d{{1,7}}(?:[,-]\d{{1,7}}){{0,1000}}): "
     rf"(?:Exited with exit code (?P<code>\d{{1,9}})|(?P<how>{'|'.join(_SLURM)}))"
@@ -240,11 +241,11 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
         if literal in line and (match := pattern.search(text := clean_line(line))):
             found = {name: value for name, value in match.groupdict().items() if value is not None}
             if "how" in found:
-                found["signal"] = (_SLURM | _ENDED)[found["how"]]
+                found["signal"] = _HOW[found["how"]]
             note = _note(kind, found, text, line_no)
             code = note.exit_code
-            if code is not None and signal_name(str(code - _OF_SHELLS)) in Signals.__members__:
-                code = _OF_SHELLS - code
+            if code is not None and signal_name(str(code - _SHELLS_ADD)) in Signals.__members__:
+                code = _SHELLS_ADD - code
                 note = replace(note, signal=signal_name(str(-code)))
             elif note.signal in Signals.__members__:
                 code = -Signals[str(note.signal)]

@@ -13,7 +13,7 @@ from atlctl.diagnosis.cause.initiators import UNALIGNED, UNFINISHED
 from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, traceback_in, universe
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.failures import Part, Strength
-from atlctl.diagnosis.joining import AgentEnd, Rounds, WorkerRounds
+from atlctl.diagnosis.joining import AgentEnd, WorkerRounds
 from atlctl.diagnosis.logfacts import LogFacts, SignatureHit
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.signatures import LineRole
@@ -91,16 +91,11 @@ def find_signals(this: Round) -> Diagnosis | None:
 
 def _launcher_signalled(job: JudgedJob) -> AgentEnd | None:
     """The signal to a launcher that is not among the workers of the job."""
-    evidence = job.evidence.launcher
-    notes = evidence.log.notes if evidence and evidence.log else []
-    return next(
-        (
-            AgentEnd(evidence.worker, note.line_no, note.text, None, note.signal)
-            for note in notes
-            if evidence and note.kind is NoteKind.SIGNALLED
-        ),
-        None,
-    )
+    launcher = job.evidence.launcher
+    if launcher is None or launcher.log is None:
+        return None
+    ends = (note for note in launcher.log.notes if note.kind is NoteKind.SIGNALLED)
+    return next((AgentEnd(launcher.worker, note.line_no, note.text, None, note.signal) for note in ends), None)
 
 
 def _others_go_on(this: Round, end: AgentEnd) -> bool:
@@ -374,12 +369,15 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
     Deaths in earlier rounds, and deaths after which training continued for long, are ignored.
     """
     found: list[Cause] = []
-    logs = [(worker.worker, worker.evidence.log or LogFacts(), worker.rounds) for worker in job.workers]
-    if job.evidence.launcher is not None:
-        launcher = job.evidence.launcher
-        logs.append((launcher.worker, launcher.log or LogFacts(), Rounds((), final=False)))
-    for name, log, rounds in logs:
-        first = max(log.outlived, *rounds.ends[: rounds.seen - 1], 0)
+    logs = [
+        (worker.worker, log, max(log.outlived, *worker.rounds.ends[: worker.rounds.seen - 1], 0))
+        for worker in job.workers
+        if (log := worker.evidence.log) is not None
+    ]
+    launcher = job.evidence.launcher
+    if launcher is not None and launcher.log is not None:
+        logs.append((launcher.worker, launcher.log, launcher.log.outlived))
+    for name, log, first in logs:
         told = [*((hit.line_no, hit.text) for hit in log.hits if hit.match.death)]
         told += [(trace.last.line_no, trace.last.message) for trace in log.traces]
         found += [
@@ -387,24 +385,19 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
             for line_no, text in sorted(told)
             if line_no > first and (match := job.matcher.match(text)) is not None and match.death
         ]
-    for name, log, rounds in logs if not found else ():
-        first = max(log.outlived, *rounds.ends[: rounds.seen - 1], 0)
-        first = max(first, log.last_activity)
+    for name, log, first in logs if not found else ():
+        late = max(first, log.last_activity)
         for item in log.unfinished:
-            if item.line_no > first:
+            if item.line_no > late:
                 cause = _candidate(name, "unknown", str(item.frame or ""), item.line_no, None)
                 found.append(replace(cause, why=UNFINISHED, frame=item.frame))
         for trace in log.traces:
-            if (
-                trace.line_no > first
-                and not trace.agent
-                and not trace.thread
-                and consequence_of(trace.last.text) is None
-            ):
+            own = not (trace.agent or trace.thread) and consequence_of(trace.last.text) is None
+            if own and trace.line_no > late:
                 end = trace.last
                 found.append(_candidate(name, job.category(end.message), end.message, end.line_no, end.exception))
         for note in log.notes if not found else ():
-            if note.launcher and note.line_no > first and note.kind in ENDINGS:
+            if note.launcher and note.line_no > late and note.kind in ENDINGS:
                 found.append(_candidate(name, "unknown", note.text, note.line_no, None))
     for worker in job.workers if not found else ():
         log = worker.evidence.log or LogFacts()
