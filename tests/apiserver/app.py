@@ -259,6 +259,7 @@ async def _rough(request: web.Request, fault: Fault, response: web.Response) -> 
             with contextlib.suppress(ConnectionError):
                 while request.transport is not None and not request.transport.is_closing():
                     await begun.write(b',{"kind":"Pod"}' * 4000)
+                    await asyncio.sleep(0)  # no write waits for a fast client, nor for one that is gone
             return begun
         case "endless-pages":
             page = json.loads(body)

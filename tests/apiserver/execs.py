@@ -355,7 +355,8 @@ class Session:
                 while self._waiting > WAITING and not self._closing():
                     self._room.clear()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._room.wait(), 0.2)
+                        async with asyncio.timeout(0.2):
+                            await self._room.wait()
             elif channel == frames.RESIZE and self.tty:
                 self._resize(data)
             elif channel == frames.CLOSE and data[:1] == b"\0" and self.protocol == frames.V5:
