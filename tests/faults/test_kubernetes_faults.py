@@ -60,8 +60,9 @@ def started(cluster: Cluster, *words: str, kubeconfig: str = "") -> subprocess.P
 def test_a_hundred_workers_with_every_sort_of_fault(server: Server) -> None:
     """`make soak` runs the same with 1,000 workers and 20 seeds."""
     cluster = Cluster(server)
-    # A busy machine needs longer to start a hundred commands; those that stall are waited for as long.
-    wrong = many.run(cluster, 100, 4711, Path.cwd(), connect=math.ceil(8 * slowness()))
+    # A busy machine needs longer to start a hundred commands; those that stall are waited for as long. After 30 s of
+    # silence a command counts as lost.
+    wrong = many.run(cluster, 100, 4711, Path.cwd(), connect=min(28, math.ceil(8 * slowness())))
     assert not wrong, "\n".join(wrong)
     assert not many.left(cluster, 100)
     server.clear_faults()
