@@ -296,7 +296,7 @@ class Session:
             await self._stall(self.fault.seconds)
         if action == "drop-inside-exit":
             transport = self.call.request.transport
-            if transport is not None:
+            if transport is not None and not transport.is_closing():
                 payload = bytes([frames.ERROR]) + outcome
                 transport.write(frames.raw_frame(payload, max(2, len(payload) // 2)))
                 await self._flushed()
