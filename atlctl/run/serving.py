@@ -1,10 +1,10 @@
-"""The server of a wrapper: SSH into its worker for who has the job's key, and answers of the wrapper itself.
+"""The server of a wrapper: SSH into its worker for the holder of the job's key, and answers of the wrapper itself.
 
 Everyone in the job's network can connect. Until the login a connection is a stranger's: bounded in time, number and
-bytes, with the one cheap key exchange. After it the user may do in the worker what the wrapper's own user may.
+bytes, with cheap key exchanges only. After it the client has the rights of the wrapper's own user in the worker.
 
-A command lives as long as its channel. When that ends first, its input ends and its terminal hangs up at once, which
-ends a guarded command with all that it started (see guard.py); what is left of its process group is ended later.
+A command that outlasts its channel is ended: at once its input ends and its terminal hangs up, by which a guarded
+command ends with all that it started (see guard.py); the rest of its process group gets signals later.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KILLED_SECONDS, _POLL_SECONDS = 1.0, 0.05
 #: Seconds for output of a terminal to arrive that its processes wrote before the last signal of their end, and between
 #: two looks at a client that does not read or is not read.
 _LINGER_SECONDS, _LOOK_SECONDS = 0.2, 1.0
-#: Seconds for connections to take what was sent when the server ends.
+#: Seconds for clients to read the last output when the server ends.
 _CLOSE_SECONDS = 1.0
 #: The exit code for a command that cannot be started, or whose own was taken by another part of the program.
 _CANNOT_START, _UNKNOWN = 126, 255
@@ -195,8 +195,8 @@ class _Entrance:
 
 
 class _Link(asyncio.Protocol):
-    """The way between a client and asyncssh, which does not count what a stranger sends, and writes on to a client that
-    does not read."""
+    """The way between a client and asyncssh, which by itself does not bound a stranger's bytes, and goes on writing to a
+    client that does not read."""
 
     def __init__(self, server: Server, factory: Callable[[], asyncssh.SSHServerConnection]) -> None:
         self.since = asyncio.get_running_loop().time()
@@ -569,7 +569,7 @@ class _Served(asyncssh.SSHServerSession[bytes]):
         stream.close()
 
     def _hang_up(self) -> None:
-        """The command has ended. What it left behind does not keep its terminal."""
+        """The command has ended. Its children do not keep the terminal."""
         for stream in list(self._outputs):
             if self._full or self._link.full:
                 self._loop.call_later(_LINGER_SECONDS, self._hang_up)

@@ -9,7 +9,7 @@ from functools import cache
 
 import asyncssh
 
-#: What stands before the 32 bytes of an Ed25519 key in PKCS #8 (RFC 8410).
+#: The head of an Ed25519 key in PKCS #8 (RFC 8410), before its 32 bytes.
 _PKCS8 = bytes.fromhex("302e020100300506032b657004220420")
 
 

@@ -14,7 +14,7 @@ from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.stream import HostPlace
 from atlctl.jobs.errors import AtlctlError
 
-#: Stands before a question, in place of a program's name.
+#: The first word of a question's command.
 COMMAND = "atlctl-run"
 
 
