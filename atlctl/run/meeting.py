@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.fields import mapping, text, whole
 from atlctl.jobs.naming import safe_file_name
-from atlctl.jobs.statedir import file_error, read_bytes, writable, write_atomic
+from atlctl.jobs.statedir import check_folder, file_error, read_bytes, readable, write_atomic
 
 #: Bytes of the secret, and of the files that are read here.
 SECRET_BYTES = 32
@@ -35,7 +34,7 @@ PORT = 29422
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class JobStart:
     """One start of a job: its id, its folder and its secret."""
 
     uid: str
@@ -63,7 +62,7 @@ def new_uid() -> str:
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(4).hex()}"
 
 
-class Folder:
+class RunFolder:
     """The folder of a job in `root`. All of it may hang with the storage: callers use a thread."""
 
     def __init__(self, root: str, job: str) -> None:
@@ -94,15 +93,9 @@ class Folder:
                 os.rmdir(probe)
 
     def _check(self, path: str) -> None:
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode):
-            raise NotAllowed(Message("{path} is not a folder", path=path))
-        if found.st_uid != self._owner:
-            raise NotAllowed(Message("{path} belongs to user {owner}, not to you", path=path, owner=found.st_uid))
-        if found.st_mode & 0o077:
-            raise NotAllowed(writable(path, found), f"chmod 0700 {path}")
+        check_folder(path, self._owner, forbidden=0o077)
 
-    def create(self, secret: bytes | None = None) -> Start:
+    def create(self, secret: bytes | None = None) -> JobStart:
         """A new start. `secret`: random if None. Raises AtlctlError."""
         uid, secret = new_uid(), secret or os.urandom(SECRET_BYTES)
         new = os.path.join(self.path, f".new-{uid}")
@@ -112,9 +105,9 @@ class Folder:
             os.rename(new, os.path.join(self.path, uid))
         except OSError as error:
             raise file_error(error, self.path) from error
-        return Start(uid, os.path.join(self.path, uid), secret)
+        return JobStart(uid, os.path.join(self.path, uid), secret)
 
-    def current(self) -> Start | None:
+    def current(self) -> JobStart | None:
         """The last start that worker 0 has announced. Raises NotAllowed if others may have forged it."""
         try:
             uid = read_bytes(f"{self.path}/current", _LIMIT).decode("ascii", "replace")
@@ -122,8 +115,10 @@ class Folder:
             self._check(folder)
             found = os.lstat(f"{folder}/secret")
             if found.st_uid != self._owner or found.st_mode & 0o077:
-                raise NotAllowed(Message("the job's secret can be read by others: {path}", path=f"{folder}/secret"))
-            return Start(uid, folder, bytes.fromhex(read_bytes(f"{folder}/secret", _LIMIT).decode("ascii", "replace")))
+                raise NotAllowed(readable(f"{folder}/secret", found))
+            return JobStart(
+                uid, folder, bytes.fromhex(read_bytes(f"{folder}/secret", _LIMIT).decode("ascii", "replace"))
+            )
         except (FileNotFoundError, ValueError):
             return None
         except OSError as error:

@@ -52,7 +52,7 @@ async def apart(work: Callable[[], T], seconds: float | None) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CheckFault:
     """A finding of the smoke test. `grave`: a fault and no warning; `name`: what --block calls it; `about`: who and
     what."""
 
@@ -62,7 +62,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
+class OwnCommands:
     """Commands of atlctl on the job `job`, in the environment `environ`."""
 
     job: str
@@ -92,7 +92,7 @@ class Commands:
             pipe.close()
         return said.decode("utf-8", "replace") or None
 
-    async def smoke(self, checks: str | None, budget: str | None, seconds: float) -> list[Fault] | None:
+    async def smoke(self, checks: str | None, budget: str | None, seconds: float) -> list[CheckFault] | None:
         """The findings of the smoke test; None without a result."""
         words = ["smoke", "-o", "json"]
         for option, value in (("--items", checks), ("--budget", budget)):
@@ -106,7 +106,7 @@ class Commands:
         return [found for raw in items(data["findings"]) if (found := _fault(mapping(raw))) is not None]
 
 
-def _fault(raw: Mapping[str, Any]) -> Fault | None:
+def _fault(raw: Mapping[str, Any]) -> CheckFault | None:
     severity, name = text(raw.get("severity"), 20), text(raw.get("check"), 50)
     if severity not in ("fail", "warn", "incomplete"):
         return None
@@ -118,4 +118,4 @@ def _fault(raw: Mapping[str, Any]) -> Fault | None:
     elif name == "roll-call":
         name = MISSING
     who, words = text(culprit.get("worker"), 100), text(raw.get("evidence"), 500)
-    return Fault(severity == "fail", name, Message("{who}: {what}", who=who, what=words) if who else words)
+    return CheckFault(severity == "fail", name, Message("{who}: {what}", who=who, what=words) if who else words)

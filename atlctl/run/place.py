@@ -33,7 +33,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Post:
     """`job`: the name that all its workers give it. `index` of this worker, `count` of workers. `first`: the name or
     address of the first worker, empty if unknown. `follows`: a process of this host that is not the first one, which
     neither checks nor serves. `peers`: the workers by name, if the platform describes them."""
@@ -54,7 +54,7 @@ def worker_name(index: int) -> str:
     return f"worker-{index}"
 
 
-def place(environ: Mapping[str, str], name: str | None = None) -> Place:
+def place(environ: Mapping[str, str], name: str | None = None) -> Post:
     """The place of this process. `name`: that of the job. Raises UsageError for numbers that contradict each other."""
     around = surroundings(environ)
     try:
@@ -64,7 +64,7 @@ def place(environ: Mapping[str, str], name: str | None = None) -> Place:
     index, count = _numbers(around, peers)
     first = next((host for _, host in masters(around) if host), "") or (peers.hosts[0].name if peers else "")
     local = next((environ[variable] for variable in _LOCAL if variable in environ), "0")
-    return Place(name or _job(around, first), index, count, first, local != "0", peers)
+    return Post(name or _job(around, first), index, count, first, local != "0", peers)
 
 
 def _numbers(environ: Mapping[str, str], peers: Found | None) -> tuple[int, int]:
@@ -97,7 +97,7 @@ def _job(environ: Mapping[str, str], first: str) -> str:
     return _UNSAFE.sub("-", named).strip("-_")[:MAX_JOB_NAME] or "job"
 
 
-def own_address(place: Place, environ: Mapping[str, str] = os.environ) -> str:
+def own_address(place: Post, environ: Mapping[str, str] = os.environ) -> str:
     """The address under which the other workers reach this one; 127.0.0.1 if there are none."""
     if place.count == 1:
         return "127.0.0.1"

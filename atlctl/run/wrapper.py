@@ -28,17 +28,17 @@ from atlctl.backends.hosts.jobkeys import JobAccess
 from atlctl.backends.hosts.records import RUN, Placed, Record
 from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError, no_answer
 from atlctl.jobs.fields import items, mapping, text, whole
 from atlctl.jobs.naming import fold_names, safe_file_name
 from atlctl.jobs.statedir import state_dir
 from atlctl.remote import proc
 from atlctl.remote.supervisor import asked, processes
 from atlctl.remote.supervisor.workers import StartError, spawn
-from atlctl.run.meeting import PORT, Folder, Start, new_uid, write_json
+from atlctl.run.meeting import PORT, JobStart, RunFolder, new_uid, write_json
 from atlctl.run.output import Log, Pump, drained
-from atlctl.run.own import GPU, MISSING, Commands, Fault, apart
-from atlctl.run.place import Place, own_address, worker_name
+from atlctl.run.own import GPU, MISSING, CheckFault, OwnCommands, apart
+from atlctl.run.place import Post, own_address, worker_name
 from atlctl.run.serving import Refused, Server
 
 T = TypeVar("T")
@@ -56,6 +56,11 @@ KILL_SECONDS, LOOK_SECONDS, REAP_SECONDS = 5.0, 0.1, 5.0
 #: Signals that a platform or a user sends to the job, and those that only the command understands.
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
+
+
+_NO_FOLDER = Message("the folder of the run is not used: {why}")
+_MISSING = Message("{workers} did not come within {seconds:g} s")
+_STRANGER = Message("not a worker of this job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ class Wrapper:
     def __init__(
         self,
         settings: Settings,
-        place: Place,
+        place: Post,
         argv: Sequence[str],
         connections: Connections,
         say: Callable[[str], None],
@@ -125,7 +130,7 @@ class Wrapper:
         self._attempt = _Attempt(0, tuple(argv))
         self._cwd = os.getcwd()
         self._environ = {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
-        self._commands = Commands(place.job, self._environ)
+        self._commands = OwnCommands(place.job, self._environ)
         self._identity = processes.identity(os.getpid())
         self._created = time.time()
         self._uid = ""
@@ -255,22 +260,16 @@ class Wrapper:
     async def _meet(self) -> None:
         settings, place = self._settings, self._place
         alone = place.count == 1
-        start: Folder | None = None
+        folder: RunFolder | None = None
         if settings.root is not None:
             root = settings.root
             try:
-                start = await apart(lambda: Folder(root, place.job), FOLDER_SECONDS)
+                folder = await apart(lambda: RunFolder(root, place.job), FOLDER_SECONDS)
             except AtlctlError as error:
-                self._shout(Message("the folder of the run is not used: {why}", why=error.message))
+                self._shout(_NO_FOLDER.filled(why=error.message))
             except TimeoutError:
-                self._shout(
-                    Message(
-                        "the folder of the run is not used: {path} did not answer within {seconds:.0f} s",
-                        path=root,
-                        seconds=FOLDER_SECONDS,
-                    )
-                )
-        if start is None and settings.key is None and not alone:
+                self._shout(_NO_FOLDER.filled(why=joined((root, no_answer(FOLDER_SECONDS)))))
+        if folder is None and settings.key is None and not alone:
             self._say(
                 Message(
                     "this worker is not served, and there is no verdict for the whole job: name a folder on shared "
@@ -281,9 +280,9 @@ class Wrapper:
         elif not settings.serve:
             self._start_alone()
         elif place.index == 0:
-            await self._lead(start)
+            await self._lead(folder)
         else:
-            await self._follow(start)
+            await self._follow(folder)
 
     async def _serve(self, access: JobAccess, port: int) -> int | None:
         """Serve this worker; returns the port, None if it is taken."""
@@ -310,7 +309,7 @@ class Wrapper:
             "user": _user(),
         }
 
-    def _adopt(self, start: Start | None) -> None:
+    def _adopt(self, start: JobStart | None) -> None:
         """Take the id and the folder of a start; a local folder without shared storage."""
         self._uid = start.uid if start is not None else self._uid or new_uid()
         self._folder = (
@@ -319,15 +318,16 @@ class Wrapper:
             else os.path.join(state_dir(), "runs", safe_file_name(self._place.job), self._uid)
         )
 
-    async def _lead(self, folder: Folder | None) -> None:
+    async def _lead(self, folder: RunFolder | None) -> None:
         """Worker 0: make a start, serve, and wait for the others."""
         settings, place = self._settings, self._place
-        start: Start | None = None
+        start: JobStart | None = None
         if folder is not None:
             try:
                 start = await apart(folder.create, FOLDER_SECONDS)
             except (AtlctlError, TimeoutError) as error:
-                self._shout(Message("the folder of the run is not used: {why}", why=str(error) or Message("no answer")))
+                why = error.message if isinstance(error, AtlctlError) else no_answer(FOLDER_SECONDS)
+                self._shout(_NO_FOLDER.filled(why=why))
         self._adopt(start)
         if start is not None:
             access, port = JobAccess(start.secret, start.uid), 0
@@ -351,15 +351,13 @@ class Wrapper:
                 self._shout(Message("the others cannot find this worker: {why}", why=error))
         await self._until(lambda: len(self._table) == place.count, settings.wait)
         if missing := [worker_name(index) for index in range(place.count) if index not in self._table]:
-            why = Message(
-                "{workers} did not come within {seconds:g} s", workers=fold_names(missing), seconds=settings.wait
-            )
+            why = _MISSING.filled(workers=fold_names(missing), seconds=settings.wait)
             self._shout(why)
             if MISSING in settings.block:
                 self._gate = why
         self._write_record()
 
-    async def _follow(self, folder: Folder | None) -> None:
+    async def _follow(self, folder: RunFolder | None) -> None:
         """Another worker: find worker 0, say hello to it, and wait for its decision."""
         settings, place = self._settings, self._place
         deadline = time.monotonic() + settings.wait
@@ -403,9 +401,7 @@ class Wrapper:
             )
         )
         if MISSING in settings.block:
-            self._gate = Message(
-                "{workers} did not come within {seconds:g} s", workers="worker-0", seconds=settings.wait
-            )
+            self._gate = _MISSING.filled(workers=worker_name(0), seconds=settings.wait)
         self._start_alone()
 
     async def _greet(self, address: tuple[str, int], port: int) -> bool:
@@ -514,7 +510,7 @@ class Wrapper:
     def _hello(self, details: dict[str, Any]) -> dict[str, Any]:
         entry = _entry_of(details, self._place.count)
         if entry is None or self._place.index != 0 or entry["index"] == 0:
-            raise Refused(Message("not a worker of this job"))
+            raise Refused(_STRANGER)
         if self._table.get(entry["index"]) != entry:
             late = self._gate is not None
             self._table[entry["index"]] = entry
@@ -640,7 +636,7 @@ class Wrapper:
         return seen.of_worker(self._place.name, child.pid, self._attempt.start)
 
     def _rerun(self, details: dict[str, Any]) -> dict[str, Any]:
-        """Start the command again, or another one; `step`: "prepare", which asks whether that can be done, or "go"."""
+        """Start the command again, or another one. `step`: "prepare" (can it be done?) or "go"."""
         if self._attempt.running:
             raise Refused(Message("its command is running"))
         if self._held is None:
@@ -805,7 +801,7 @@ class Wrapper:
     def _told(self, details: Mapping[str, Any]) -> dict[str, Any]:
         index, code = whole(details.get("index")), whole(details.get("code"))
         if index is None or code is None or not 0 <= index < self._place.count:
-            raise Refused(Message("not a worker of this job"))
+            raise Refused(_STRANGER)
         if details.get("attempt") == self._attempt.number:
             self._ends[index] = code
             if code and self._judging is None and self._judged < self._attempt.number and self._joined:
@@ -949,7 +945,7 @@ class Wrapper:
             self._say(Message("the command starts all the same: {checks} does not block", checks=names))
         return joined(bad) if bad else ""
 
-    async def _tested(self) -> list[Fault] | None:
+    async def _tested(self) -> list[CheckFault] | None:
         return await self._commands.smoke(self._settings.items, self._settings.budget, CHECK_SECONDS)
 
     def _all(self) -> str:

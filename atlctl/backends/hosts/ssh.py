@@ -179,14 +179,8 @@ class SshBackend(SupervisedBackend):
     async def ask_wrappers(
         self, job: Job, names: Sequence[str], question: str, details: Mapping[str, Any], seconds: float
     ) -> dict[str, dict[str, Any] | AtlctlError]:
-        """The answers of the wrappers of a job that `atlctl run` has wrapped, by worker. Raises UsageError for another
-        job."""
+        """The answers of the wrappers of a job that `atlctl run` has wrapped, by worker."""
         record = self._owned(job)
-        if record.access is None:
-            raise UsageError(
-                Message("job {job} was not started with 'atlctl run'", job=job.name),
-                Message("start the command of each worker with: atlctl run -- COMMAND"),
-            )
         return await self._wrappers(record, names, question, details, seconds)
 
     async def _wrappers(
@@ -246,7 +240,8 @@ class SshBackend(SupervisedBackend):
     async def carry_out(self, plan: Plan, timeout: float, told: Callable[[str], None]) -> list[StopResult]:
         if plan.how != "keep":
             return await super().carry_out(plan, timeout, told)
-        return await self._end_wrapped(plan.job, [worker.name for worker in plan.workers], plan.steps, keep=True)
+        grace = plan.steps if isinstance(plan.steps, float) else 0.0
+        return await self._end_wrapped(plan.job, [worker.name for worker in plan.workers], grace, keep=True)
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
         names, record = [worker.name for worker in workers], self._owned(job)
@@ -254,8 +249,7 @@ class SshBackend(SupervisedBackend):
             return await self._end_wrapped(job, names, grace, keep=False)
         return await stopping.stop(self._asking(record), record, names, grace)
 
-    async def _end_wrapped(self, job: Job, names: Sequence[str], grace: object, *, keep: bool) -> list[StopResult]:
-        assert isinstance(grace, float), "a plan of this class"
+    async def _end_wrapped(self, job: Job, names: Sequence[str], grace: float, *, keep: bool) -> list[StopResult]:
         details = {"grace": grace, "keep": keep}
         answers = await self.ask_wrappers(job, names, "stop", details, grace + stopping.MARGIN_SECONDS)
         return [stopping.result(name, answers[name]) for name in names]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from atlctl.cli import options, say
 from atlctl.cli.runtime import run_async
 from atlctl.i18n import Message
@@ -24,9 +20,7 @@ atlctl release train-7"""
 
 
 def command(
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help=Message("the job (default: that of this worker)"))
-    ] = None,
+    job: options.OwnJob = None,
     job_option: options.JobOption = None,
 ) -> int:
     return run_async(lambda: _release(job, job_option))

@@ -37,9 +37,7 @@ atlctl rerun -- torchrun train.py --lr 1e-5"""
 
 
 def command(
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help=Message("the job (default: that of this worker)"))
-    ] = None,
+    job: options.OwnJob = None,
     cmd: Annotated[
         list[str] | None,
         typer.Argument(metavar="CMD", help=Message("behind --: another command (default: the same)")),

@@ -111,7 +111,7 @@ def command(
         key=_key(),
         items=items or environ.get("ATLCTL_CHECK_ITEMS") or None,
         budget=budget,
-        block=_block(block or environ.get("ATLCTL_CHECK_BLOCK") or "gpu"),
+        block=_blocking(block),
         wait=wait,
         settle=settle,
         hold=hold,
@@ -167,8 +167,19 @@ def _key() -> bytes | None:
     return key or None
 
 
+def _blocking(option: str | None) -> frozenset[str]:
+    """The value of --block, else of ATLCTL_CHECK_BLOCK, else the default. Raises UsageError."""
+    for name, value in (("--block", option), ("ATLCTL_CHECK_BLOCK", os.environ.get("ATLCTL_CHECK_BLOCK"))):
+        if value:
+            try:
+                return _block(value)
+            except ValueError as error:
+                raise UsageError(Message("{path}: {why}", path=name, why=error.args[0])) from None
+    return _block("gpu")
+
+
 def _block(value: str) -> frozenset[str]:
-    """Raises UsageError."""
+    """Raises ValueError."""
     from atlctl.run.own import GPU, MISSING, NETWORK
     from atlctl.smoke.run import items
 
@@ -176,9 +187,6 @@ def _block(value: str) -> frozenset[str]:
     words = frozenset(word for word in value.split(",") if word)
     if words == {"none"}:
         return frozenset()
-    if unknown := sorted(words - {*known}):
-        raise UsageError(
-            Message("invalid value '{value}' for {variable}", value=unknown[0], variable="--block"),
-            Message("one of {values}", values=joined((*known, "none"), LIST)),
-        )
+    if words - {*known}:
+        raise ValueError(Message("one of {values}", values=joined((*known, "none"), LIST)))
     return words
