@@ -68,12 +68,17 @@ class OwnCommands:
     job: str
     environ: Mapping[str, str]
 
+    @property
+    def of_job(self) -> list[str]:
+        """The options for commands about the job."""
+        return ["-j", self.job, "--backend", "ssh"]
+
     async def output(self, words: Sequence[str], seconds: float) -> str | None:
-        """What a command prints; None if it does not end in time, or prints nothing."""
-        command, *rest = words
+        """What a command prints; None if it does not end in time, or prints nothing. The words name the job, see
+        `of_job`."""
         environ = {name: value for name, value in self.environ.items() if name not in ("ATLCTL_JOB", "ATLCTL_WORKER")}
         child = subprocess.Popen(  # noqa: ASYNC220 - asyncio's own would wait for children of others
-            [*_PROGRAM, command, "-j", self.job, "--backend", "ssh", "--color", "never", *rest],
+            [*_PROGRAM, *words, "--color", "never"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -94,7 +99,7 @@ class OwnCommands:
 
     async def smoke(self, checks: str | None, budget: str | None, seconds: float) -> list[CheckFault] | None:
         """The findings of the smoke test; None without a result."""
-        words = ["smoke", "-o", "json"]
+        words = ["smoke", *self.of_job, "-o", "json"]
         for option, value in (("--items", checks), ("--budget", budget)):
             words += [option, value] if value else []
         try:

@@ -53,6 +53,8 @@ DRAIN_SECONDS, LOG_SECONDS = 2.0, 5.0
 CHECK_SECONDS, VERDICT_SECONDS, STACKS_SECONDS = 180.0, 120.0, 60.0
 #: Seconds from SIGKILL until a process is given up, and between looks at the processes.
 KILL_SECONDS, LOOK_SECONDS, REAP_SECONDS = 5.0, 0.1, 5.0
+#: Seconds between looks whether the others live, and how many a worker may miss.
+WATCH_SECONDS, _LOOKS = 15.0, 2
 #: Signals that a platform or a user sends to the job, and those that only the command understands.
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
@@ -168,7 +170,7 @@ class Wrapper:
                 loop.add_signal_handler(number, self._on_signal, number)
         with contextlib.suppress(OSError):
             processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
-        reaper = asyncio.create_task(self._reap())
+        beside = [asyncio.create_task(self._reap()), asyncio.create_task(self._watch_others())]
         try:
             await self._until_signalled(self._prepared())
             if self._signalled is None and self._gate:
@@ -180,7 +182,9 @@ class Wrapper:
                     break
             return self._attempt.exit_code if self._signalled is None else 128 + self._signalled
         finally:
-            reaper.cancel()
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await self._close()
 
     async def _until_signalled(self, work: Awaitable[T]) -> T | None:
@@ -481,6 +485,21 @@ class Wrapper:
         if index != self._place.index or self._server is None:
             return None
         return self._entry(self._port)
+
+    async def _watch_others(self) -> None:
+        """Worker 0: one that does not answer any more, and has not reported an end, has failed with its machine."""
+        silent: dict[int, int] = {}
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if self._place.index != 0 or self._held is not None or not self._gate == "":
+                continue
+            wanted = [index for index in self._table if index != 0 and index not in self._ends]
+            answers = await asyncio.gather(*(self._ask(index, "status", {}) for index in wanted))
+            for index, told in zip(wanted, answers, strict=True):
+                silent[index] = 0 if told is not None else silent.get(index, 0) + 1
+                if silent[index] == _LOOKS and index not in self._ends:
+                    self._shout(Message("{worker} does not answer any more", worker=worker_name(index)))
+                    self._told({"index": index, "attempt": self._attempt.number, "code": int(ExitCode.UNREACHABLE)})
 
     # Answers to other wrappers and to clients
 
@@ -804,7 +823,7 @@ class Wrapper:
             raise Refused(_STRANGER)
         if details.get("attempt") == self._attempt.number:
             self._ends[index] = code
-            if code and self._judging is None and self._judged < self._attempt.number and self._joined:
+            if code and self._judging is None and self._judged < self._attempt.number:
                 self._judging = asyncio.ensure_future(self._judge())
             self._notify()
         return {"event": "noted"}
@@ -867,19 +886,18 @@ class Wrapper:
         """After the first failure: let the others end, look at those that do not, and find the cause."""
         number = self._attempt.number
         first = next((index for index, code in self._ends.items() if code), self._place.index)
-        self._say(
-            Message(
-                "{worker} failed; the others have {seconds:g} s to end",
-                worker=worker_name(first),
-                seconds=self._settings.settle,
-            )
-        )
+        settle = self._settings.settle
+        if len(self._table) > 1:
+            said = Message("{worker} failed; the others have {seconds:g} s to end")
+            self._say(said.filled(worker=worker_name(first), seconds=settle))
         running = await self._settled()
         try:
             if running:
-                await self._save("stacks.txt", ["stacks", *self._selected(running)], STACKS_SECONDS)
-            verdict = await self._save("verdict.txt", ["errors"], VERDICT_SECONDS)
-            await self._save("verdict.json", ["errors", "-o", "json"], VERDICT_SECONDS)
+                chosen = ["-w", ",".join(map(str, running))]
+                await self._save("stacks.txt", ["stacks", *self._commands.of_job, *chosen], STACKS_SECONDS)
+            about = self._commands.of_job if self._joined else ["--from", self._folder]
+            verdict = await self._save("verdict.txt", ["errors", *about], VERDICT_SECONDS)
+            await self._save("verdict.json", ["errors", *about, "-o", "json"], VERDICT_SECONDS)
             if running and self._settings.stops_others:
                 names = fold_names(map(worker_name, running))
                 self._say(Message("ending {workers}", workers=names))
@@ -910,9 +928,6 @@ class Wrapper:
             if not running or time.monotonic() > deadline:
                 return sorted(running)
             await asyncio.sleep(2 * POLL_SECONDS)
-
-    def _selected(self, indexes: Sequence[int]) -> list[str]:
-        return ["-w", ",".join(map(str, indexes))]
 
     async def _save(self, name: str, words: Sequence[str], seconds: float) -> str | None:
         """The output of one of atlctl's commands on this job, which is also saved beside the evidence."""
