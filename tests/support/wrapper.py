@@ -27,10 +27,16 @@ ENVIRON = {"PATH": os.environ["PATH"], "SHELL": "/bin/sh", "LANG": "C.UTF-8"}
 class Wrappers:
     """The servers. Commands on the N-th address get the N-th of `environs`, and run in `folder`."""
 
-    def __init__(self, folder: Path, addresses: Sequence[str], environs: Sequence[Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        addresses: Sequence[str],
+        environs: Sequence[Mapping[str, str]],
+        access: JobAccess | None = None,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.addresses = folder, list(addresses)
-        self.access = JobAccess(os.urandom(32), "start-1")
+        self.access = access or JobAccess(os.urandom(32), "start-1")
         self._environs = [{**ENVIRON, **environ} for environ in environs]
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
