@@ -41,7 +41,7 @@ _BACKLOG = 512
 _PIECE, _WINDOW, _HIGH, _LOW = 64 * 1024, 128 * 1024, 64 * 1024, 16 * 1024
 #: Seconds for a guard to end its command, and then for the process group until SIGKILL. And both when the server ends.
 _GRACES, _LAST_GRACES = (5.0, 5.0), (2.0, 3.0)
-#: Seconds for a killed command to be gone; between two looks at it where the kernel does not report its end.
+#: Seconds for a killed command to be gone; between two looks at it on a kernel without pidfds.
 _KILLED_SECONDS, _POLL_SECONDS = 1.0, 0.05
 #: Seconds for output of a terminal to arrive that its processes wrote before the last signal of their end, and between
 #: two looks at a client that does not read or is not read.
@@ -402,7 +402,7 @@ class _Served(asyncssh.SSHServerSession[bytes]):
         for stream in (self._stdin, *self._outputs):
             os.set_blocking(stream.fileno(), False)
         self.watch()
-        with contextlib.suppress(OSError):  # Linux before 5.3
+        with contextlib.suppress(OSError):  # before Linux 5.3
             self._pidfd = os.pidfd_open(process.pid)
             self._loop.add_reader(self._pidfd, self._reap)
         if self._pidfd is None:
