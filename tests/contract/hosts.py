@@ -99,7 +99,7 @@ class HostsWorld:
             finally:
                 await connections.aclose()
 
-        asyncio.run(asyncio.wait_for(main(), 30))
+        asyncio.run(asyncio.wait_for(main(), 100))
         return asyncio.run(self.backend.get_job(name))
 
     def inside(self, job: Job, index: int = 0) -> list[proc.Process]:

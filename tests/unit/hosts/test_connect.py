@@ -174,5 +174,5 @@ def test_what_is_written_at_one_time_arrives_at_once() -> None:
             await over.wait()
             assert protocol.transport.is_closing()
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
     assert arrived == [b"one two", b"this is echoed", b""]
