@@ -643,17 +643,18 @@ _GLOO = "pt_gloo_runloop"
 #: torch's threads of any process group. Names have 15 characters.
 _OF_GROUPS = (_GLOO, "pt_nccl_", "pt_xccl_", "pt_mpi_", "pt_ucc_")
 
-_SLEEP = frozenset({"nanosleep", "clock_nanosleep", "pause"})
-_FILES = frozenset({
-    "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "open", "openat", "stat", "lstat", "fstat",
-    "newfstatat", "statx", "flock", "fcntl", "fsync", "fdatasync", "getdents64", "sendfile", "io_getevents",
-    "io_uring_enter",
-})  # fmt: skip
-_POLL = frozenset({
+#: System calls by what a thread waits for in them.
+SLEEP_CALLS = frozenset({"nanosleep", "clock_nanosleep", "pause"})
+WRITE_CALLS = frozenset({"write", "writev", "pwrite64", "fsync", "fdatasync", "sendfile"})
+FILE_CALLS = WRITE_CALLS | {
+    "read", "readv", "pread64", "preadv", "open", "openat", "stat", "lstat", "fstat", "newfstatat", "statx", "flock",
+    "fcntl", "getdents64", "io_getevents", "io_uring_enter",
+}  # fmt: skip
+POLL_CALLS = frozenset({
     "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "recvfrom", "recvmsg", "accept", "accept4",
     "connect", "ioctl",
 })  # fmt: skip
-_CHILD = frozenset({"wait4", "waitid"})
+CHILD_CALLS = frozenset({"wait4", "waitid"})
 #: Prefixes of kernel function names, used if system calls cannot be read.
 _WCHAN = (
     ("hrtimer_nanosleep", "clock_nanosleep"),
@@ -716,7 +717,12 @@ def sign_of(rank: RankReport, report: StackReport) -> Sign:
     if _wanted(rank, report) >= _BUSY:
         return Sign.BUSY
     calls = {call_of(look) for look in rank.looks}
-    for sign, family in ((Sign.SLEEP, _SLEEP), (Sign.FILE, _FILES), (Sign.CHILD, _CHILD), (Sign.POLL, _POLL)):
+    for sign, family in (
+        (Sign.SLEEP, SLEEP_CALLS),
+        (Sign.FILE, FILE_CALLS),
+        (Sign.CHILD, CHILD_CALLS),
+        (Sign.POLL, POLL_CALLS),
+    ):
         if all(call in family for call in calls):
             # Reading a pipe or a socket is the same wait, although it is not a file.
             return sign

@@ -1,0 +1,220 @@
+"""`atlctl slow`: show which rank, worker or link makes a living job slow, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import LIST, Message, joined, translated
+from atlctl.jobs.errors import fold_errors
+from atlctl.jobs.naming import fold_numbers
+
+if TYPE_CHECKING:
+    from atlctl.diagnosis.slow import Laggard, Pace, SlowVerdict
+    from atlctl.diagnosis.tracebacks import Frame
+    from atlctl.jobs.selection import Selection
+    from atlctl.stacks.look import Look
+
+#: Seconds for each worker, and those in which the ranks are sampled.
+TIMEOUT_SECONDS, WINDOW_SECONDS = 30.0, 8.0
+
+TEXT = Message(
+    "Samples the ranks for eight seconds: what their main threads do, their Python stacks, and the kernel's counters of "
+    "CPU, memory, TCP connections and GPUs. Names the rank, worker or link that the others wait for, the cause, and how "
+    "certain that is. No process is stopped."
+)
+EXAMPLES = Message(
+    """\
+atlctl slow train-7
+atlctl slow train-7 --no-pyspy                       # reads no process's memory
+atlctl slow train-7 -o json"""
+)
+
+
+@options.selecting
+def command(
+    job: options.Job = None,
+    job_option: options.JobOption = None,
+    selection: options.Selected = options.NO_SELECTION,
+    no_pyspy: options.NoPySpy = False,
+    timeout: Annotated[
+        float, options.duration("--timeout", help=Message("time limit for each worker (10, 1.5s, 2m, 1h)"))
+    ] = TIMEOUT_SECONDS,
+    container: options.Container = None,
+    output: Annotated[str, options.output("table", "json")] = "table",
+) -> int:
+    context().container = container
+    return run_async(lambda: _slow(job, job_option, selection, not no_pyspy, timeout, output))
+
+
+async def _slow(
+    argument: str | None, option: str | None, selection: Selection, pyspy: bool, timeout: float, output: str
+) -> int:
+    from atlctl.cli.commands.stacks import tell
+    from atlctl.cli.evidence.looking import own_pyspy
+    from atlctl.cli.target import backend, job_and_workers, say_guessed
+    from atlctl.diagnosis.slow import judge
+    from atlctl.stacks.look import SAMPLER, look
+
+    source = backend(argument, option)
+    job, chosen = await job_and_workers(source, argument, option, selection, timeout)
+    say_guessed(chosen)
+    program = own_pyspy() if pyspy else False
+    executor = source.executor(job)
+    try:
+        watching = say.doing(Message("sampling the ranks for {seconds:g} s", seconds=WINDOW_SECONDS), limit=WINDOW_SECONDS)
+        looks = await look(
+            executor, chosen, timeout, program, WINDOW_SECONDS, program=SAMPLER, watching=lambda _: watching
+        )
+    finally:
+        await executor.aclose()
+    found = judge({item.worker.name: item.report for item in looks if item.report is not None})
+    problems = [
+        {"kind": item.error.kind, "worker": item.worker.name, "message": item.error.message, "hint": None}
+        for item in looks
+        if item.error is not None
+    ]
+    if output == "json":
+        say.document({"job": job.name, "uid": job.uid, **to_data(found)}, problems)
+    else:
+        say.out("\n".join(_lines(found)) + "\n")
+        tell(looks, [pace.report for pace in found.ranks], found.unseen, program)
+    return fold_errors([item.error for item in looks if item.error is not None])
+
+
+def _lines(found: SlowVerdict) -> list[str]:
+    """The answer for people: the verdict, its witnesses, and a table of the ranks."""
+    from atlctl.render.palette import Tone, Toned
+    from atlctl.render.sanitize import clean
+    from atlctl.render.table import Column, Table, render_table
+    from atlctl.render.width import wrapped
+
+    streams = context().streams
+
+    def shown(text: str, tone: Tone = Tone.PLAIN, hang: int = 2) -> list[str]:
+        whole = " " * hang + clean(translated(text))
+        lines = wrapped(whole, streams.width, hang + 2) if streams.stdout_tty else [whole]
+        return [Toned(line, tone).painted(line, streams.stdout_color) for line in lines]
+
+    lines = shown(_headline(found), Tone.FAIL if found.culprits else Tone.STRONG, 0)
+    for culprit in found.culprits[:1]:
+        lines += [line for text in _details(culprit) for line in shown(text)]
+    lines += [line for witness in found.witnesses for line in shown(witness.text)]
+    lines += [line for text in found.contradictions for line in shown(text, Tone.WARN)]
+    if not found.ranks:
+        return lines
+    columns = (
+        Column(Message("RANK"), "right"),
+        Column(Message("WORKER")),
+        Column(Message("WAITS"), "right"),
+        Column(Message("RUNS"), "right"),
+        Column(Message("NO CPU"), "right", spare=2),
+        Column(Message("I/O"), "right"),
+        Column(Message("SLEEPS"), "right"),
+        Column(Message("MOST OFTEN IN"), spare=1, least=20),
+    )
+    rows = [_row(pace, any(_is(culprit, pace) for culprit in found.culprits)) for pace in found.ranks]
+    return [*lines, "", render_table(Table(columns, rows), streams).rstrip("\n")]
+
+
+def _headline(found: SlowVerdict) -> Message:
+    from atlctl.diagnosis.slow import CAUSES
+    from atlctl.diagnosis.telling.people import SURE
+
+    names = list(dict.fromkeys(_name(culprit) for culprit in found.culprits))
+    what: Message = Message("{why} ({cause})", why=found.why, cause=CAUSES[found.cause])
+    if names:
+        what = Message("{who}: {what}", who=joined(names, LIST), what=what)
+    return Message("{what}, {sure}", what=what, sure=SURE[found.confidence] if found.confidence else Message("undecided"))
+
+
+def _name(culprit: Laggard) -> Message | str:
+    if culprit.peer is not None:
+        return Message("link from {one} to {other}", one=culprit.worker or "?", other=culprit.peer)
+    if culprit.rank is None:
+        return culprit.worker or "?"
+    return Message("rank {rank} on {workers}", rank=culprit.rank, workers=culprit.worker or "?")
+
+
+def _details(culprit: Laggard) -> Iterator[Message]:
+    if culprit.mount is not None:
+        yield Message("mount: {mount}", mount=culprit.mount)
+    if culprit.frame is not None:
+        yield Message("line: {frame}", frame=_place(culprit.frame))
+
+
+def _place(frame: Frame) -> str:
+    return f"{frame.function} ({frame.path}:{frame.line})"
+
+
+def _is(culprit: Laggard, pace: Pace) -> bool:
+    return culprit.worker == pace.worker and (culprit.rank is None or culprit.rank == pace.rank)
+
+
+def _row(pace: Pace, slow: bool) -> list[Any]:
+    from atlctl.diagnosis.slow import Doing
+    from atlctl.render.palette import Tone, Toned
+
+    def share(*doing: Doing) -> str:
+        return f"{sum(pace.doing.get(one, 0.0) for one in doing):.0%}"
+
+    frame = pace.frame
+    tone = Tone.FAIL if slow else Tone.PLAIN
+    cells = [
+        "?" if pace.rank is None else str(pace.rank),
+        pace.worker,
+        "-" if pace.waits is None else f"{pace.waits:.0%}",
+        share(Doing.RUN),
+        f"{pace.queued:.0%}",
+        share(Doing.READ, Doing.WRITE, Doing.RECEIVE),
+        share(Doing.SLEEP),
+        "-" if frame is None else _place(frame),
+    ]
+    return [Toned(cell, tone) for cell in cells]
+
+
+def to_data(found: SlowVerdict) -> dict[str, Any]:
+    """The answer for programs, without the job's name. Its fields are in docs/en/slow-job.md."""
+    return {
+        "cause": str(found.cause),
+        "confidence": found.confidence,
+        "why": found.why,
+        "culprits": [
+            {
+                "worker": culprit.worker,
+                "rank": culprit.rank,
+                "peer": culprit.peer,
+                "gpu": culprit.gpu,
+                "mount": culprit.mount,
+                "frame": _frame_data(culprit.frame),
+            }
+            for culprit in found.culprits
+        ],
+        "witnesses": [{"kind": str(witness.kind), "text": witness.text} for witness in found.witnesses],
+        "contradictions": list(found.contradictions),
+        "seconds": found.seconds,
+        "unseen_ranks": list(found.unseen),
+        "ranks": [
+            {
+                "rank": pace.rank,
+                "worker": pace.worker,
+                "pid": pace.report.pid,
+                "waits": pace.waits,
+                "doing": {str(doing): share for doing, share in pace.doing.items()},
+                "stacks": {str(place): share for place, share in pace.places.items()},
+                "stack_source": pace.report.source,
+                "no_cpu": pace.queued,
+                "throttled": pace.throttled,
+                "cpus": pace.cpu,
+                "frame": _frame_data(pace.frame),
+                "problems": list(pace.report.problems),
+            }
+            for pace in found.ranks
+        ],
+    }
+
+
+def _frame_data(frame: Frame | None) -> dict[str, Any] | None:
+    return None if frame is None else {"function": frame.function, "file": frame.path, "line": frame.line}
