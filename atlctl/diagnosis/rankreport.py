@@ -103,8 +103,8 @@ class RankWatch:
     collects: int
     throttled: float | None
     major_faults: int | None
-    read_bytes: int | None
     written_bytes: int | None
+    writes: int | None
     cpu_quota: float | None
     links: tuple[TcpLink, ...]
     addresses: tuple[str, ...]
@@ -302,8 +302,8 @@ def _rank_watch(item: Mapping[str, Any], stack: Mapping[str, Any]) -> RankWatch 
         collects=_count(item.get("collects")),
         throttled=None if throttled is None else throttled / 1e6,
         major_faults=fields.whole(counted.get("major_faults")),
-        read_bytes=fields.whole(counted.get("read_bytes")),
         written_bytes=fields.whole(counted.get("wchar")),
+        writes=fields.whole(counted.get("syscw")),
         cpu_quota=fields.number(item.get("cpu_quota")),
         links=tuple(_link(link) for link in fields.entries(item.get("links"), _LINKS)),
         addresses=_addresses(item.get("addresses")),
@@ -338,7 +338,9 @@ def _worker_watch(item: Mapping[str, Any], hertz: int) -> WorkerWatch | None:
 def _counts(found: object) -> dict[str, int]:
     """Counters that grew or did not change, by name."""
     pairs = list(fields.mapping(found).items())[:32]
-    return {str(name): value for name, value in pairs if (fields.whole(value) or 0) >= 0 and fields.whole(value) is not None}
+    return {
+        str(name): value for name, value in pairs if (fields.whole(value) or 0) >= 0 and fields.whole(value) is not None
+    }
 
 
 def _count(value: object) -> int:

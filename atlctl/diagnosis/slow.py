@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
-from atlctl.diagnosis.hang import CHILD_CALLS, POLL_CALLS, SLEEP_CALLS, WRITE_CALLS, FILE_CALLS, call_of
+from atlctl.diagnosis.hang import CHILD_CALLS, FILE_CALLS, POLL_CALLS, SLEEP_CALLS, WRITE_CALLS, call_of
 from atlctl.diagnosis.rankreport import (
     GpuLoad,
     RankReport,
@@ -43,8 +43,8 @@ _TIMES = 1.5
 _FAULTS = 50.0
 #: Share of a GPU's clock below that of the others', and use in percent, from which it is slow.
 _CLOCK, _USED = 0.8, 20.0
-#: Bytes a second from which a rank writes much, and how much more than the others.
-_WRITTEN, _WRITTEN_TIMES = 1e6, 10.0
+#: Bytes and calls a second from which a rank writes much, and how much more than the others.
+_WRITTEN, _WRITES, _WRITTEN_TIMES = 1e6, 2000.0, 10.0
 #: The share of the time in which all ranks wait, from which the network is the cause.
 _ALL_WAIT = 0.35
 #: A slow link: the least share of the time with data under way, the most of the others' rate, the least bytes.
@@ -263,10 +263,10 @@ def _of_late(
     found = next((found for found in _explained(first, others, reports) if found is not None), None)
     against = tuple(_against(last, reports)) if found is None or found.cause is not CauseClass.GPU else ()
     if found is None:
-        return _answer(CauseClass.UNKNOWN, Message("it arrives last, and nothing shows why"), _laggards(last), witnesses)
-    return _answer(
-        found.cause, found.why, _laggards(last, found), [*witnesses, *found.witnesses], *against
-    )
+        return _answer(
+            CauseClass.UNKNOWN, Message("it arrives last, and nothing shows why"), _laggards(last), witnesses
+        )
+    return _answer(found.cause, found.why, _laggards(last, found), [*witnesses, *found.witnesses], *against)
 
 
 def _known(share: float | None) -> float:
@@ -443,9 +443,13 @@ def _activity(pace: Pace, others: Sequence[Pace]) -> Explained | None:
     if excess[doing] < _GAP / 2:
         return None
     found = _doing(pace, doing, pace.doing.get(doing, 0.0))
-    wrote, often = _written(pace), median([_written(other) for other in others] or [0.0])
-    if found.cause is CauseClass.CODE and wrote >= _WRITTEN and wrote >= _WRITTEN_TIMES * often:
-        text = Message("it writes {rate:.1f} MB/s, the others {usual:.1f} MB/s", rate=wrote / 1e6, usual=often / 1e6)
+    much = any(
+        counted(pace) >= max(least, _WRITTEN_TIMES * median([counted(other) for other in others] or [0.0]))
+        for counted, least in ((_written, _WRITTEN), (_writes, _WRITES))
+    )
+    if much and found.cause is CauseClass.CODE:
+        text = Message("it writes {rate:.1f} MB/s, in {calls:.0f} calls a second", rate=_written(pace) / 1e6,
+                       calls=_writes(pace))  # fmt: skip
         witnesses = (Witness(WitnessKind.COUNTERS, text), *found.witnesses)
         return replace(found, cause=CauseClass.OUTPUT, why=_BY_DOING[Doing.WRITE][1], witnesses=witnesses)
     return found
@@ -456,18 +460,22 @@ def _written(pace: Pace) -> float:
     return (pace.watched.written_bytes or 0) / pace.seconds
 
 
+def _writes(pace: Pace) -> float:
+    """Calls in which it writes, in a second."""
+    return (pace.watched.writes or 0) / pace.seconds
+
+
 def _loader(pace: Pace, share: float) -> Explained:
     text = Message("stacks: waits for its DataLoader {share:.0%} of the time", share=share)
-    mount, more = None, []
+    witnesses, mount = [Witness(WitnessKind.STACKS, text)], None
     lower = _shares(pace.watched.children)
     if lower:
         doing, most = max(lower.items(), key=lambda item: item[1])
-        kind = _BY_DOING.get(doing, (None, Message("other")))[1]
         target, mount = _target(pace.watched.children, doing)
-        more = [Witness(WitnessKind.SAMPLES, Message("its DataLoader's processes: {what} {share:.0%} of the time{target}",
-                                                     what=kind, share=most, target=target))]  # fmt: skip
-    witness = Witness(WitnessKind.STACKS, text)
-    return Explained(CauseClass.INPUT, Message("it waits for its DataLoader"), (witness, *more), mount=mount)
+        text = Message("its child processes: {what}: {share:.0%} of the time{target}")
+        text = text.filled(what=VERBS[doing], share=most, target=target)
+        witnesses.append(Witness(WitnessKind.SAMPLES, text))
+    return Explained(CauseClass.INPUT, Message("it waits for its DataLoader"), tuple(witnesses), mount=mount)
 
 
 def _doing(pace: Pace, doing: Doing, share: float) -> Explained:
@@ -475,7 +483,7 @@ def _doing(pace: Pace, doing: Doing, share: float) -> Explained:
     target, mount = _target(pace.watched.samples, doing)
     if doing is Doing.READ and target:
         why = Message("{why}{target}", why=why, target=target)
-    witnesses = [Witness(WitnessKind.SAMPLES, Message("{what}: {share:.0%} of the time{target}", what=_VERBS[doing],
+    witnesses = [Witness(WitnessKind.SAMPLES, Message("{what}: {share:.0%} of the time{target}", what=VERBS[doing],
                                                       share=share, target=target))]  # fmt: skip
     total = sum(count for _, count in pace.watched.stacks)
     if doing is Doing.RUN and pace.watched.collects >= max(2, total * share / 3):
@@ -488,7 +496,7 @@ def _doing(pace: Pace, doing: Doing, share: float) -> Explained:
     return Explained(cause, why, tuple(witnesses), mount=mount)
 
 
-_VERBS: Mapping[Doing, Message] = {
+VERBS: Mapping[Doing, Message] = {
     Doing.WAIT: Message("waits for the others"),
     Doing.RUN: Message("runs"),
     Doing.READ: Message("reads"),
@@ -517,7 +525,7 @@ def _against(last: Sequence[Pace], reports: Mapping[str, StackReport]) -> Iterat
     """Facts that point to another rank."""
     names = {pace.worker for pace in last}
     for worker, report in reports.items():
-        for look in (report.watched.gpus[-1:] if report.watched else ()):
+        for look in report.watched.gpus[-1:] if report.watched else ():
             for gpu in look:
                 if gpu.slowed and worker not in names:
                     yield Message("GPU {index} of {worker} is slowed, and the others do not wait for it",
@@ -598,18 +606,14 @@ class _Way:
 
 def _links(ranks: Sequence[Pace], reports: Mapping[str, StackReport]) -> SlowVerdict | None:
     """The link, or the worker at the end of several, that is slow or loses data."""
-    homes = {address: pace.worker for pace in ranks for address in pace.watched.addresses if not address.startswith("127.")}
-    homes |= {
-        address: worker
-        for worker, report in reports.items()
-        for address in report.addresses
-        if not address.startswith("127.") and address not in homes
-    }
+    homes = {address: worker for worker, report in reports.items() for address in report.addresses}
+    # Ranks may be in another network namespace than the probe.
+    homes |= {address: pace.worker for pace in ranks for address in pace.watched.addresses}
     ways: dict[tuple[str, str], _Way] = {}
     for pace in ranks:
         for link in pace.watched.links:
             peer = homes.get(link.peer)
-            if peer is not None and peer != pace.worker:
+            if peer is not None and peer != pace.worker and not link.peer.startswith("127."):
                 way = ways.setdefault((pace.worker, peer), _Way())
                 way.busy += link.busy
                 way.acked += link.acked
@@ -647,8 +651,8 @@ def _common(suspects: Sequence[tuple[str, str]]) -> Laggard | None:
 
 def _way_text(ends: tuple[str, str], way: _Way) -> Witness:
     text = Message(
-        "{one} to {other}: {rate:.1f} MB/s while data was under way ({busy:.1f} s), {again} of {segments} segments sent "
-        "again",
+        "{one} to {other}: {rate:.1f} MB/s while data was under way ({busy:.1f} s), {again} of {segments} "
+        "segments sent again",
         one=ends[0], other=ends[1], rate=way.rate / 1e6, busy=way.busy, again=way.again, segments=way.segments,
     )  # fmt: skip
     return Witness(WitnessKind.LINKS, text)

@@ -17,7 +17,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from tests.faults.smoke.netns import Network
@@ -151,8 +151,8 @@ def be_slow(kind: str, folder: Path, garbage: list[Any]) -> None:
 
 
 def work() -> None:
-    """The same amount of computation each time, about 30 ms on a CPU that is free."""
-    for number in range(600_000):
+    """The same amount of computation each time, about 20 ms on a CPU that is free."""
+    for number in range(400_000):
         number * number
 
 
@@ -233,7 +233,8 @@ class SlowJob:
         # The virtual environment's base interpreter, which has no py-spy next to it.
         python = os.path.realpath(sys.executable)
         env = {
-            "PYTHONPATH": str(packages()), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo" if network is None else "eth0",
+            "PYTHONPATH": str(packages()), "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo" if network is None else "eth0",
             "PATH": f"{tools}:{os.environ['PATH']}",
         }  # fmt: skip
         options = [word for pair in env.items() for word in ("--env", "=".join(pair))]
@@ -247,7 +248,7 @@ class SlowJob:
         self._hogs: list[subprocess.Popen[bytes]] = []
         self._group: Path | None = None
 
-    def __enter__(self) -> SlowJob:
+    def __enter__(self) -> Self:
         self._feeder.start()
         return self
 
@@ -334,17 +335,17 @@ class SlowJob:
         group.mkdir()
         self._group = group
         if old:
-            (group / "cpu.cfs_quota_us").write_text("20000")
+            (group / "cpu.cfs_quota_us").write_text("5000")
         else:
-            (group / "cpu.max").write_text("20000 100000")
+            (group / "cpu.max").write_text("5000 100000")
         (group / "cgroup.procs").write_text(str(pid))
 
     def _crowd(self, pid: int) -> None:
-        """Pin the rank to one CPU, and eight busy processes, too."""
+        """Pin the rank to one CPU, and 16 busy processes, too."""
         cpu = {max(os.sched_getaffinity(0))}
         _pin(pid, cpu)
         env = {key: value for key, value in {**os.environ, **self.registry.env}.items() if value is not None}
-        for _ in range(8):
+        for _ in range(16):
             hog = subprocess.Popen([sys.executable, "-c", "while True: pass"], env=env)
             os.sched_setaffinity(hog.pid, cpu)
             self._hogs.append(hog)

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import LIST, Message, joined, translated
 from atlctl.jobs.errors import fold_errors
-from atlctl.jobs.naming import fold_numbers
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.slow import Laggard, Pace, SlowVerdict
     from atlctl.diagnosis.tracebacks import Frame
     from atlctl.jobs.selection import Selection
-    from atlctl.stacks.look import Look
 
 #: Seconds for each worker, and those in which the ranks are sampled.
 TIMEOUT_SECONDS, WINDOW_SECONDS = 30.0, 8.0
 
 TEXT = Message(
-    "Samples the ranks for eight seconds: what their main threads do, their Python stacks, and the kernel's counters of "
-    "CPU, memory, TCP connections and GPUs. Names the rank, worker or link that the others wait for, the cause, and how "
-    "certain that is. No process is stopped."
+    "Samples the ranks for eight seconds: the activity of their main threads, their Python stacks, and counters of "
+    "CPU, memory, TCP connections and GPUs. Names the rank, worker or link that the others wait for, the cause, and "
+    "how certain that is. No process is stopped."
 )
 EXAMPLES = Message(
     """\
@@ -64,7 +62,9 @@ async def _slow(
     program = own_pyspy() if pyspy else False
     executor = source.executor(job)
     try:
-        watching = say.doing(Message("sampling the ranks for {seconds:g} s", seconds=WINDOW_SECONDS), limit=WINDOW_SECONDS)
+        watching = say.doing(
+            Message("sampling the ranks for {seconds:g} s", seconds=WINDOW_SECONDS), limit=WINDOW_SECONDS
+        )
         looks = await look(
             executor, chosen, timeout, program, WINDOW_SECONDS, program=SAMPLER, watching=lambda _: watching
         )
@@ -127,7 +127,9 @@ def _headline(found: SlowVerdict) -> Message:
     what: Message = Message("{why} ({cause})", why=found.why, cause=CAUSES[found.cause])
     if names:
         what = Message("{who}: {what}", who=joined(names, LIST), what=what)
-    return Message("{what}, {sure}", what=what, sure=SURE[found.confidence] if found.confidence else Message("undecided"))
+    return Message(
+        "{what}, {sure}", what=what, sure=SURE[found.confidence] if found.confidence else Message("undecided")
+    )
 
 
 def _name(culprit: Laggard) -> Message | str:

@@ -101,7 +101,7 @@ class Dumps:
             for rank in mine:
                 rank["problems"] = []
                 servers = _servers(rank["pid"], environs.get(rank["pid"], {}), rank["problems"])
-                if not any([self._texts(rank, server, each) for server in servers]) and self._allowed:
+                if not any(self._texts(rank, server, each) for server in servers) and self._allowed:
                     found, why = self._record(rank, each)
                     rank["stack"] = found
                     if why:
@@ -153,9 +153,9 @@ class Dumps:
             stack, _, count = line.rpartition(" ")
             thread, _, frames = stack.partition(";")
             # Its form: `thread (123): MainThread`, the number in some versions in hexadecimal.
-            if thread.startswith((f"thread ({pid})", f"thread ({pid:#x})")) or thread.endswith("MainThread"):
-                if frames and count.isdigit() and len(count) < 8:
-                    counted.append((frames[-_STACK:], int(count)))
+            main = thread.startswith((f"thread ({pid})", f"thread ({pid:#x})")) or thread.endswith("MainThread")
+            if main and frames and count.isdigit() and len(count) < 8:
+                counted.append((frames[-_STACK:], int(count)))
         if not counted:
             return None, "" if code == 0 else _refused(code, err)
         counted.sort(key=lambda item: item[1], reverse=True)

@@ -63,7 +63,9 @@ def main(*words: str) -> None:
     probe(words)
 
 
-def probe(words: tuple[str, ...], watch: Callable[[list[Found], Finder, Dumps | None, float], Found] | None = None) -> None:
+def probe(
+    words: tuple[str, ...], watch: Callable[[list[Found], Finder, Dumps | None, float], Found] | None = None
+) -> None:
     """Print the report. `watch` is called for the time of the window instead of taking stacks at its end; it adds to
     the ranks, and returns more fields of the report."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
