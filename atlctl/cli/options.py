@@ -153,6 +153,7 @@ AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help=Mess
 Timeout = Annotated[
     float | None, duration("--timeout", help=Message("end the command on a worker after this time (10, 1.5s, 2m, 1h)"))
 ]
+WorkerTimeout = Annotated[float, duration("--timeout", help=Message("time limit for each worker (10, 1.5s, 2m, 1h)"))]
 ConnectTimeout = Annotated[
     float | None, duration("--connect-timeout", help=Message("time limit for reaching a worker"))
 ]

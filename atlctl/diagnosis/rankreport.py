@@ -73,7 +73,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class TcpLink:
-    """A TCP connection of a rank: what the kernel counted in the window. Times in seconds.
+    """A TCP connection of a rank, with the counts of the window. Times in seconds.
 
     `busy`: data was under way to the peer; `acked`: bytes that arrived there; `retransmitted` of `segments`.
     """
@@ -93,9 +93,12 @@ class TcpLink:
 
 @dataclass(frozen=True, slots=True)
 class RankWatch:
-    """What `slow` adds to a rank. `stacks`: Python stacks of the main thread, innermost frame first, and how often each
-    was seen; `collects`: in how many of them the garbage was collected. `throttled`: seconds; `gpu`: index or UUID in
-    nvidia-smi. Counters are None if unknown."""
+    """The part of `slow` in the report of a rank.
+
+    `stacks`: Python stacks of the main thread, innermost frame first, and how often each was seen; `collects`: in how
+    many of them the garbage was collected. `throttled`: seconds; `gpu`: index or UUID in nvidia-smi. Counters are None
+    if unknown.
+    """
 
     samples: tuple[Sample, ...]
     children: tuple[Sample, ...]
@@ -128,9 +131,12 @@ class GpuLoad:
 
 @dataclass(frozen=True, slots=True)
 class WorkerWatch:
-    """What `slow` adds to a worker. `ticks` of all CPUs by kind; `pressure`: seconds for which `some` or all (`full`)
-    tasks waited for `cpu`, `memory` or `io`; `gpus` of each query; `others`: name and CPU seconds of the processes
-    beside the training that used the most."""
+    """The part of `slow` in the report of a worker.
+
+    `ticks` of all CPUs by kind; `pressure`: seconds for which `some` or all (`full`) tasks waited for `cpu`, `memory`
+    or `io`; `gpus` of each query; `others`: name and CPU seconds of the processes beside the training that used the
+    most.
+    """
 
     seconds: float
     ticks: Mapping[str, int]

@@ -13,7 +13,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
-from atlctl.diagnosis.hang import CHILD_CALLS, FILE_CALLS, POLL_CALLS, SLEEP_CALLS, WRITE_CALLS, call_of
+from atlctl.diagnosis.hang import (
+    BY_PLACE,
+    BY_SIGN,
+    CHILD_CALLS,
+    FILE_CALLS,
+    POLL_CALLS,
+    SLEEP_CALLS,
+    WRITE_CALLS,
+    Sign,
+    call_of,
+    nobody,
+)
 from atlctl.diagnosis.rankreport import (
     GpuLoad,
     RankReport,
@@ -89,7 +100,7 @@ CAUSES: Mapping[CauseClass, Message] = {
 
 
 class Doing(StrEnum):
-    """What the main thread of a rank does."""
+    """The activity of the main thread of a rank."""
 
     WAIT = "wait"
     RUN = "run"
@@ -119,7 +130,7 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RankPace:
     """One rank in the window: shares of its time. `doing`: of the main thread, from samples; `places`: from stacks.
     `waits`: in collectives, for the others; None if neither source shows it. `queued`: ready to run, without a CPU."""
 
@@ -159,7 +170,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Laggard:
-    """What makes the job slow: a rank, a worker or a link. `peer`: the other end of a link."""
+    """The culprit: a rank, a worker or a link. `peer`: the other end of a link."""
 
     worker: str | None
     rank: int | None = None
@@ -167,6 +178,13 @@ class Laggard:
     gpu: int | None = None
     mount: str | None = None
     frame: Frame | None = None
+
+    @property
+    def name(self) -> str:
+        if self.peer is not None:
+            return Message("link from {one} to {other}", one=self.worker or "?", other=self.peer)
+        worker = self.worker or "?"
+        return worker if self.rank is None else _rank_on(self.rank, worker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,19 +194,21 @@ class SlowVerdict:
 
     cause: CauseClass
     confidence: Confidence | None
-    why: Message
+    why: str
     culprits: tuple[Laggard, ...]
     witnesses: tuple[Witness, ...]
     contradictions: tuple[Message, ...]
-    ranks: tuple[Pace, ...]
+    ranks: tuple[RankPace, ...]
     unseen: tuple[int, ...]
     seconds: float
 
 
+#: The workers' reports, by name.
+Reports = Mapping[str, StackReport]
 _WAITING = (StackPlace.COLLECTIVE, StackPlace.JOINING, StackPlace.DEVICE)
 
 
-def judge(reports: Mapping[str, StackReport]) -> SlowVerdict:
+def judge(reports: Reports) -> SlowVerdict:
     """Diagnoses the workers' reports, which are by name."""
     ranks = sorted(_paces(reports), key=lambda pace: (pace.rank is None, pace.rank or 0, pace.worker))
     world = max((pace.report.number("world_size") or 0 for pace in ranks), default=0)
@@ -200,7 +220,7 @@ def judge(reports: Mapping[str, StackReport]) -> SlowVerdict:
 
 
 def _answer(
-    cause: CauseClass, why: Message, culprits: Iterable[Laggard], witnesses: Iterable[Witness], *against: Message
+    cause: CauseClass, why: str, culprits: Iterable[Laggard], witnesses: Iterable[Witness], *against: Message
 ) -> SlowVerdict:
     told = tuple(dict.fromkeys(witnesses))
     kinds = {witness.kind for witness in told}
@@ -209,9 +229,9 @@ def _answer(
     return SlowVerdict(cause, confidence, why, tuple(culprits), told, against, (), (), 0.0)
 
 
-def _judge(ranks: Sequence[Pace], reports: Mapping[str, StackReport]) -> SlowVerdict:
+def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     if not ranks:
-        return _answer(CauseClass.UNKNOWN, Message("no rank was seen"), (), ())
+        return _answer(CauseClass.UNKNOWN, nobody(reports), (), ())
     sampled, stacked = late(ranks, lambda pace: pace.sampled), late(ranks, lambda pace: pace.stacked)
     if sampled and stacked and not set(_keys(sampled)) & set(_keys(stacked)):
         against = Message(
@@ -225,11 +245,11 @@ def _judge(ranks: Sequence[Pace], reports: Mapping[str, StackReport]) -> SlowVer
     return _of_all(ranks, reports)
 
 
-def _keys(ranks: Iterable[Pace]) -> list[tuple[str, int]]:
+def _keys(ranks: Iterable[RankPace]) -> list[tuple[str, int]]:
     return [(pace.worker, pace.report.pid) for pace in ranks]
 
 
-def late(ranks: Sequence[Pace], waits: Callable[[Pace], float | None]) -> list[Pace]:
+def late(ranks: Sequence[RankPace], waits: Callable[[RankPace], float | None]) -> list[RankPace]:
     """The ranks that wait distinctly less than the others, at most half of them; empty if there are none, or if it is
     unknown how long a rank waits."""
     known = [(share, pace) for pace in ranks if (share := waits(pace)) is not None]
@@ -247,7 +267,11 @@ def late(ranks: Sequence[Pace], waits: Callable[[Pace], float | None]) -> list[P
 
 
 def _of_late(
-    last: Sequence[Pace], others: Sequence[Pace], reports: Mapping[str, StackReport], by_samples: bool, by_stacks: bool
+    last: Sequence[RankPace],
+    others: Sequence[RankPace],
+    reports: Reports,
+    by_samples: bool,
+    by_stacks: bool,
 ) -> SlowVerdict:
     first = last[0]
     waits, share = median(_known(pace.waits) for pace in others), _known(first.waits)
@@ -273,7 +297,7 @@ def _known(share: float | None) -> float:
     return share or 0.0
 
 
-def _laggards(last: Sequence[Pace], found: Explained | None = None) -> Iterator[Laggard]:
+def _laggards(last: Sequence[RankPace], found: Explained | None = None) -> Iterator[Laggard]:
     for at, pace in enumerate(last):
         yield Laggard(pace.worker, pace.rank, gpu=found.gpu if found and not at else None,
                       mount=found.mount if found and not at else None, frame=pace.frame)  # fmt: skip
@@ -284,13 +308,13 @@ class Explained:
     """A cause, with its facts."""
 
     cause: CauseClass
-    why: Message
+    why: str
     witnesses: tuple[Witness, ...] = ()
     gpu: int | None = None
     mount: str | None = None
 
 
-def _explained(pace: Pace, others: Sequence[Pace], reports: Mapping[str, StackReport]) -> Iterator[Explained | None]:
+def _explained(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Iterator[Explained | None]:
     """The causes that fit, the strongest first."""
     yield _gpu(pace, others, reports)
     yield _limited(pace)
@@ -307,8 +331,8 @@ _SLOWED = {
 }
 
 
-def gpu_of(pace: Pace, reports: Mapping[str, StackReport]) -> list[GpuLoad]:
-    """What nvidia-smi showed of the rank's GPU."""
+def gpu_of(pace: RankPace, reports: Reports) -> list[GpuLoad]:
+    """The rank's GPU in each query of nvidia-smi."""
     watched = reports[pace.worker].watched
     wanted = pace.watched.gpu
     if watched is None or wanted is None:
@@ -316,7 +340,7 @@ def gpu_of(pace: Pace, reports: Mapping[str, StackReport]) -> list[GpuLoad]:
     return [gpu for look in watched.gpus for gpu in look if wanted in (str(gpu.index), gpu.uuid)]
 
 
-def _gpu(pace: Pace, others: Sequence[Pace], reports: Mapping[str, StackReport]) -> Explained | None:
+def _gpu(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Explained | None:
     looks = gpu_of(pace, reports)
     if not looks:
         return None
@@ -344,7 +368,7 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
-def _limited(pace: Pace) -> Explained | None:
+def _limited(pace: RankPace) -> Explained | None:
     if pace.throttled < _THROTTLED:
         return None
     limit = pace.watched.cpu_quota
@@ -355,7 +379,7 @@ def _limited(pace: Pace) -> Explained | None:
     return Explained(CauseClass.CPU_LIMIT, Message("its CPU limit"), (Witness(WitnessKind.COUNTERS, text),))
 
 
-def _stolen(pace: Pace, others: Sequence[Pace], reports: Mapping[str, StackReport]) -> Explained | None:
+def _stolen(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Explained | None:
     share = steal(reports[pace.worker])
     usual = median([steal(reports[other.worker]) for other in others] or [0.0])
     if share < _STOLEN or share < _TIMES * usual:
@@ -370,8 +394,8 @@ def steal(report: StackReport) -> float:
     return ticks.get("steal", 0) / max(1, sum(ticks.values()))
 
 
-def _pressed(pace: Pace, others: Sequence[Pace], reports: Mapping[str, StackReport]) -> Explained | None:
-    def faults(rank: Pace) -> float:
+def _pressed(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Explained | None:
+    def faults(rank: RankPace) -> float:
         return (rank.watched.major_faults or 0) / max(rank.seconds, 1.0)
 
     share = pressed(reports[pace.worker], "memory")
@@ -393,7 +417,7 @@ def pressed(report: StackReport, what: str) -> float:
     return watched.pressure.get(what, {}).get("full", 0.0) / max(watched.seconds, 1.0) if watched else 0.0
 
 
-def _queued(pace: Pace, others: Sequence[Pace], reports: Mapping[str, StackReport]) -> Explained | None:
+def _queued(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Explained | None:
     usual = median([other.queued for other in others] or [0.0])
     more = _computes(pace) > _TIMES * median([_computes(other) for other in others] or [0.0]) + _COMPUTES
     if pace.queued < _QUEUED or pace.queued < _TIMES * usual or more:
@@ -406,7 +430,7 @@ def _queued(pace: Pace, others: Sequence[Pace], reports: Mapping[str, StackRepor
     return Explained(CauseClass.CPU_SHARED, Message("other processes use its CPUs"), tuple(witnesses))
 
 
-def _computes(pace: Pace) -> float:
+def _computes(pace: RankPace) -> float:
     """The share of the time in which its main thread was on a CPU."""
     return (pace.report.run_ns or 0) / 1e9 / pace.seconds
 
@@ -418,19 +442,19 @@ def _beside(report: StackReport) -> Iterator[Witness]:
         yield Witness(WitnessKind.COUNTERS, Message("CPU time of other processes: {busy}", busy=joined(busy, LIST)))
 
 
-_BY_DOING: Mapping[Doing, tuple[CauseClass, Message]] = {
-    Doing.SLEEP: (CauseClass.SLEEP, Message("it sleeps")),
-    Doing.READ: (CauseClass.INPUT, Message("it waits for a file or a pipe")),
+_BY_DOING: Mapping[Doing, tuple[CauseClass, str]] = {
+    Doing.SLEEP: (CauseClass.SLEEP, BY_SIGN[Sign.SLEEP][1]),
+    Doing.READ: (CauseClass.INPUT, BY_SIGN[Sign.FILE][1]),
     Doing.RECEIVE: (CauseClass.INPUT, Message("it waits for data from the network")),
     Doing.WRITE: (CauseClass.OUTPUT, Message("it writes")),
     Doing.RUN: (CauseClass.CODE, Message("its Python code takes long")),
     Doing.LOCK: (CauseClass.CODE, Message("it waits for a lock or a thread")),
-    Doing.CHILD: (CauseClass.CODE, Message("it waits for a process that it has started")),
+    Doing.CHILD: (CauseClass.CODE, BY_SIGN[Sign.CHILD][1]),
 }
 
 
-def _activity(pace: Pace, others: Sequence[Pace]) -> Explained | None:
-    """What it does more than the others."""
+def _activity(pace: RankPace, others: Sequence[RankPace]) -> Explained | None:
+    """The activity in which it exceeds the others most."""
     excess = {
         doing: pace.doing.get(doing, 0.0) - median([other.doing.get(doing, 0.0) for other in others] or [0.0])
         for doing in _BY_DOING
@@ -455,17 +479,17 @@ def _activity(pace: Pace, others: Sequence[Pace]) -> Explained | None:
     return found
 
 
-def _written(pace: Pace) -> float:
+def _written(pace: RankPace) -> float:
     """Bytes that it writes in a second."""
     return (pace.watched.written_bytes or 0) / pace.seconds
 
 
-def _writes(pace: Pace) -> float:
+def _writes(pace: RankPace) -> float:
     """Calls in which it writes, in a second."""
     return (pace.watched.writes or 0) / pace.seconds
 
 
-def _loader(pace: Pace, share: float) -> Explained:
+def _loader(pace: RankPace, share: float) -> Explained:
     text = Message("stacks: waits for its DataLoader {share:.0%} of the time", share=share)
     witnesses, mount = [Witness(WitnessKind.STACKS, text)], None
     lower = _shares(pace.watched.children)
@@ -475,10 +499,10 @@ def _loader(pace: Pace, share: float) -> Explained:
         text = Message("its child processes: {what}: {share:.0%} of the time{target}")
         text = text.filled(what=VERBS[doing], share=most, target=target)
         witnesses.append(Witness(WitnessKind.SAMPLES, text))
-    return Explained(CauseClass.INPUT, Message("it waits for its DataLoader"), tuple(witnesses), mount=mount)
+    return Explained(CauseClass.INPUT, BY_PLACE[StackPlace.LOADER][1], tuple(witnesses), mount=mount)
 
 
-def _doing(pace: Pace, doing: Doing, share: float) -> Explained:
+def _doing(pace: RankPace, doing: Doing, share: float) -> Explained:
     cause, why = _BY_DOING[doing]
     target, mount = _target(pace.watched.samples, doing)
     if doing is Doing.READ and target:
@@ -521,7 +545,7 @@ def _target(samples: Sequence[Sample], doing: Doing) -> tuple[str, str | None]:
     return f": {target}", mount
 
 
-def _against(last: Sequence[Pace], reports: Mapping[str, StackReport]) -> Iterator[Message]:
+def _against(last: Sequence[RankPace], reports: Reports) -> Iterator[Message]:
     """Facts that point to another rank."""
     names = {pace.worker for pace in last}
     for worker, report in reports.items():
@@ -535,7 +559,7 @@ def _against(last: Sequence[Pace], reports: Mapping[str, StackReport]) -> Iterat
 # No rank that arrives last
 
 
-def _of_all(ranks: Sequence[Pace], reports: Mapping[str, StackReport]) -> SlowVerdict:
+def _of_all(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     waits = median(_known(pace.waits) for pace in ranks)
     texts = Message("all ranks wait in collectives {waits:.0%} of the time", waits=waits)
     shown = Witness(WitnessKind.SAMPLES if ranks[0].sampled is not None else WitnessKind.STACKS, texts)
@@ -565,8 +589,8 @@ def _of_all(ranks: Sequence[Pace], reports: Mapping[str, StackReport]) -> SlowVe
 EQUAL = Message("no worker is slower than the others")
 
 
-def _alike(ranks: Sequence[Pace], waiting: Witness) -> SlowVerdict:
-    """What all do for most of their time."""
+def _alike(ranks: Sequence[RankPace], waiting: Witness) -> SlowVerdict:
+    """The activity of most of the time of all ranks."""
     shares = {doing: median(pace.doing.get(doing, 0.0) for pace in ranks) for doing in Doing}
     loads = median(pace.places.get(StackPlace.LOADER, 0.0) for pace in ranks)
     devices = median(pace.places.get(StackPlace.DEVICE, 0.0) for pace in ranks)
@@ -587,7 +611,7 @@ def _alike(ranks: Sequence[Pace], waiting: Witness) -> SlowVerdict:
 
 
 @dataclass(slots=True)
-class _Way:
+class _Route:
     """All connections from one worker to another."""
 
     busy: float = 0.0
@@ -604,17 +628,17 @@ class _Way:
         return self.again / self.segments if self.segments else 0.0
 
 
-def _links(ranks: Sequence[Pace], reports: Mapping[str, StackReport]) -> SlowVerdict | None:
+def _links(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict | None:
     """The link, or the worker at the end of several, that is slow or loses data."""
     homes = {address: worker for worker, report in reports.items() for address in report.addresses}
     # Ranks may be in another network namespace than the probe.
     homes |= {address: pace.worker for pace in ranks for address in pace.watched.addresses}
-    ways: dict[tuple[str, str], _Way] = {}
+    ways: dict[tuple[str, str], _Route] = {}
     for pace in ranks:
         for link in pace.watched.links:
             peer = homes.get(link.peer)
             if peer is not None and peer != pace.worker and not link.peer.startswith("127."):
-                way = ways.setdefault((pace.worker, peer), _Way())
+                way = ways.setdefault((pace.worker, peer), _Route())
                 way.busy += link.busy
                 way.acked += link.acked
                 way.again += link.retransmitted
@@ -628,11 +652,11 @@ def _links(ranks: Sequence[Pace], reports: Mapping[str, StackReport]) -> SlowVer
     for suspects, why in ((losses, Message("data is lost and sent again")), (slow, Message("data arrives slowly"))):
         culprit = _common(suspects)
         if culprit is not None:
-            return _answer(CauseClass.NETWORK, why, (culprit,), [_way_text(ends, used[ends]) for ends in suspects])
+            return _answer(CauseClass.NETWORK, why, (culprit,), [_route_text(ends, used[ends]) for ends in suspects])
     return None
 
 
-def _rest(used: Mapping[tuple[str, str], _Way], ends: tuple[str, str], figure: Callable[[_Way], float]) -> float:
+def _rest(used: Mapping[tuple[str, str], _Route], ends: tuple[str, str], figure: Callable[[_Route], float]) -> float:
     """The best figure of the links that share no worker with this one; of all others if there are none."""
     others = [figure(way) for other, way in used.items() if other != ends]
     return median(others) if others else 0.0
@@ -649,7 +673,7 @@ def _common(suspects: Sequence[tuple[str, str]]) -> Laggard | None:
     return Laggard(next(iter(shared))) if len(shared) == 1 else None
 
 
-def _way_text(ends: tuple[str, str], way: _Way) -> Witness:
+def _route_text(ends: tuple[str, str], way: _Route) -> Witness:
     text = Message(
         "{one} to {other}: {rate:.1f} MB/s while data was under way ({busy:.1f} s), {again} of {segments} "
         "segments sent again",
@@ -661,7 +685,7 @@ def _way_text(ends: tuple[str, str], way: _Way) -> Witness:
 # Shares
 
 
-def _paces(reports: Mapping[str, StackReport]) -> Iterator[Pace]:
+def _paces(reports: Reports) -> Iterator[RankPace]:
     for worker, report in reports.items():
         seconds = report.watched.seconds if report.watched and report.watched.seconds else report.seconds
         for rank in report.ranks:
@@ -669,7 +693,7 @@ def _paces(reports: Mapping[str, StackReport]) -> Iterator[Pace]:
                 continue
             window = max(seconds, 0.1)
             throttled = (rank.watched.throttled or 0.0) / window
-            yield Pace(
+            yield RankPace(
                 rank=rank.rank,
                 worker=worker,
                 report=rank,
@@ -692,7 +716,7 @@ def _shares(samples: Sequence[Sample]) -> dict[Doing, float]:
 
 
 def activity(sample: Sample) -> Doing:
-    """What a thread did at the moment of a sample."""
+    """The activity of a thread at the moment of a sample."""
     at, call = sample.at, call_of(sample.at)
     if at.state == "R":
         return Doing.RUN
@@ -729,12 +753,16 @@ def busiest_frame(stacks: Sequence[tuple[tuple[Frame, ...], int]]) -> Frame | No
     return best[0][0] if best else None
 
 
-def named(ranks: Sequence[Pace]) -> Message:
+def named(ranks: Sequence[RankPace]) -> Message:
     """`rank 2 on worker-2`."""
     workers = fold_names(dict.fromkeys(pace.worker for pace in ranks))
-    numbers = [pace.rank for pace in ranks if pace.rank is not None]
+    numbers = sorted(pace.rank for pace in ranks if pace.rank is not None)
     if not numbers:
         return Message("a rank of unknown number on {workers}", workers=workers)
     if len(numbers) == 1:
-        return Message("rank {rank} on {workers}", rank=numbers[0], workers=workers)
-    return Message("ranks {numbers} on {workers}", numbers=fold_numbers(sorted(numbers)), workers=workers)
+        return _rank_on(numbers[0], workers)
+    return Message("ranks {numbers} on {workers}", numbers=fold_numbers(numbers), workers=workers)
+
+
+def _rank_on(rank: int, workers: str) -> Message:
+    return Message("rank {rank} on {workers}", rank=rank, workers=workers)

@@ -251,7 +251,10 @@ class GpuLooks:
             if self._running.poll() is not None:
                 self._collect()
             elif now - self._begun > _QUERY:
-                self._running.kill()  # it is not waited for: in the driver it may not end
+                self._running.kill()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # in the driver it may not end
+                    self._running.wait(0.5)
+                self._output.close()
                 self._running, self._program = None, None
                 self.problem = "nvidia-smi does not answer"
         if self._program is None or self._running is not None or last or now < self._begun + _BETWEEN:
@@ -280,7 +283,7 @@ class GpuLooks:
             del self._reasons[0]
             self._begun = 0.0
         else:
-            self._program, self.problem = None, odd[0] if odd else "nvidia-smi said nothing"
+            self._program, self.problem = None, odd[0] if odd else f"nvidia-smi: exit {code}"
 
 
 def gpu_of(environ: dict[bytes, bytes], local_rank: int | None) -> str | None:

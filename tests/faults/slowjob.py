@@ -346,7 +346,8 @@ class SlowJob:
         _pin(pid, cpu)
         env = {key: value for key, value in {**os.environ, **self.registry.env}.items() if value is not None}
         for _ in range(16):
-            hog = subprocess.Popen([sys.executable, "-c", "while True: pass"], env=env)
+            # The kernel may share out a CPU by sessions.
+            hog = subprocess.Popen([sys.executable, "-c", "while True: pass"], env=env, start_new_session=True)
             os.sched_setaffinity(hog.pid, cpu)
             self._hogs.append(hog)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import LIST, Message, joined, translated
+from atlctl.i18n import COLON, COMMA, LIST, Message, joined, translated
 from atlctl.jobs.errors import fold_errors
 
 if TYPE_CHECKING:
-    from atlctl.diagnosis.slow import Laggard, Pace, SlowVerdict
+    from atlctl.diagnosis.slow import Laggard, RankPace, SlowVerdict
     from atlctl.diagnosis.tracebacks import Frame
     from atlctl.jobs.selection import Selection
 
@@ -37,9 +37,7 @@ def command(
     job_option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
     no_pyspy: options.NoPySpy = False,
-    timeout: Annotated[
-        float, options.duration("--timeout", help=Message("time limit for each worker (10, 1.5s, 2m, 1h)"))
-    ] = TIMEOUT_SECONDS,
+    timeout: options.WorkerTimeout = TIMEOUT_SECONDS,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
@@ -81,6 +79,11 @@ async def _slow(
     else:
         say.out("\n".join(_lines(found)) + "\n")
         tell(looks, [pace.report for pace in found.ranks], found.unseen, program)
+        say.about(
+            (item.worker.name, (False, Message("no GPU data: {why}", why=watched.gpu_problem)))
+            for item in looks
+            if item.report is not None and (watched := item.report.watched) is not None and watched.gpu_problem
+        )
     return fold_errors([item.error for item in looks if item.error is not None])
 
 
@@ -119,25 +122,16 @@ def _lines(found: SlowVerdict) -> list[str]:
     return [*lines, "", render_table(Table(columns, rows), streams).rstrip("\n")]
 
 
-def _headline(found: SlowVerdict) -> Message:
+def _headline(found: SlowVerdict) -> str:
+    from atlctl.diagnosis.hang import What
     from atlctl.diagnosis.slow import CAUSES
     from atlctl.diagnosis.telling.people import SURE
 
-    names = list(dict.fromkeys(_name(culprit) for culprit in found.culprits))
+    names = list(dict.fromkeys(culprit.name for culprit in found.culprits))
     what: Message = Message("{why} ({cause})", why=found.why, cause=CAUSES[found.cause])
     if names:
-        what = Message("{who}: {what}", who=joined(names, LIST), what=what)
-    return Message(
-        "{what}, {sure}", what=what, sure=SURE[found.confidence] if found.confidence else Message("undecided")
-    )
-
-
-def _name(culprit: Laggard) -> Message | str:
-    if culprit.peer is not None:
-        return Message("link from {one} to {other}", one=culprit.worker or "?", other=culprit.peer)
-    if culprit.rank is None:
-        return culprit.worker or "?"
-    return Message("rank {rank} on {workers}", rank=culprit.rank, workers=culprit.worker or "?")
+        what = joined((joined(names, LIST), what), COLON)
+    return joined((what, SURE[found.confidence] if found.confidence else What.UNKNOWN), COMMA)
 
 
 def _details(culprit: Laggard) -> Iterator[Message]:
@@ -151,11 +145,11 @@ def _place(frame: Frame) -> str:
     return f"{frame.function} ({frame.path}:{frame.line})"
 
 
-def _is(culprit: Laggard, pace: Pace) -> bool:
+def _is(culprit: Laggard, pace: RankPace) -> bool:
     return culprit.worker == pace.worker and (culprit.rank is None or culprit.rank == pace.rank)
 
 
-def _row(pace: Pace, slow: bool) -> list[Any]:
+def _row(pace: RankPace, slow: bool) -> list[Any]:
     from atlctl.diagnosis.slow import Doing
     from atlctl.render.palette import Tone, Toned
 

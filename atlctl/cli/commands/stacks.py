@@ -61,9 +61,7 @@ def command(
     repeat: Annotated[
         bool, typer.Option("--repeat", help=Message("look twice, some seconds apart, and compare"))
     ] = False,
-    timeout: Annotated[
-        float, options.duration("--timeout", help=Message("time limit for each worker (10, 1.5s, 2m, 1h)"))
-    ] = TIMEOUT_SECONDS,
+    timeout: options.WorkerTimeout = TIMEOUT_SECONDS,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:

@@ -146,7 +146,7 @@ class Dumps:
             try:
                 code, _, err = self._call(program, words, seconds + _SPY_SECONDS, result.fileno())
             except OSError as error:
-                return None, Sentence("py-spy: {why}", why=error.strerror)
+                return None, _of_spy(error.strerror)
             data = decoded(result.read(_ANSWER_LIMIT))
         counted: list[tuple[str, int]] = []
         for line in data.splitlines():
@@ -188,7 +188,7 @@ class Dumps:
         if program is None:
             return None, why
         pid = rank["pid"]
-        why = Sentence("py-spy: {why}", why=Sentence("not in time"))
+        why = _of_spy(Sentence("not in time"))
         for _ in range(_TRIES):
             left = min(_SPY_SECONDS, self._deadline - time.monotonic())
             if left <= 0:
@@ -197,12 +197,12 @@ class Dumps:
             try:
                 code, out, err = self._call(program, ["dump", "--nonblocking", "--json", "--pid", str(pid)], left)
             except OSError as error:
-                return None, Sentence("py-spy: {why}", why=error.strerror)
+                return None, _of_spy(error.strerror)
             try:
                 if code == 0:
                     return {"source": "py-spy", "threads": _threads(json.loads(out))}, ""
             except (ValueError, KeyError, TypeError, AttributeError):
-                why = Sentence("py-spy: {why}", why=Sentence("its answer cannot be read"))
+                why = _of_spy(Sentence("its answer cannot be read"))
                 continue
             if code is not None:
                 why = _refused(code, err)
@@ -272,6 +272,10 @@ class Dumps:
             return code, out.read(_ANSWER_LIMIT), err.read(2000)
 
 
+def _of_spy(why: str | None) -> Sentence:
+    return Sentence("py-spy: {why}", why=why)
+
+
 def _refused(code: int | None, err: bytes) -> Sentence:
     """The reason why py-spy failed."""
     why = "; ".join(decoded(err).split("\n")[:2])[:300] or Sentence("exit {code}", code=code)
@@ -282,7 +286,7 @@ def _refused(code: int | None, err: bytes) -> Sentence:
             "kernel.yama.ptrace_scope 0 (it is {scope})",
             scope=scope,
         )
-    return Sentence("py-spy: {why}", why=why)
+    return _of_spy(why)
 
 
 def _threads(answer: list[Found]) -> list[Found]:

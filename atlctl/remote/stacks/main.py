@@ -90,7 +90,7 @@ def probe(
             rank.update({"stack": None, "recorder": None, "problems": [], "spy": None, "inner": _inner(rank["pid"])})
         if watch is None:
             time.sleep(window)
-        else:
+        elif ranks:
             more = watch(ranks, finder, dumps, window)
         after = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
         passed = time.monotonic() - begun

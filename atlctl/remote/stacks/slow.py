@@ -1,5 +1,5 @@
 """The probe of `slow`: the stack probe with a longer window, in which it samples the main threads many times a second
-and counts what the kernel counts. It stops no process."""
+and reads the kernel's counters. It stops no process."""
 
 from __future__ import annotations
 
