@@ -231,6 +231,15 @@ def selecting(command: Callable[..., int]) -> Callable[..., int]:
     return parsed
 
 
+def refuse_job(argument: str | None, option: str | None) -> None:
+    """Raises UsageError if a job is named beside saved logs."""
+    if argument is not None or option is not None:
+        raise UsageError(
+            Message("a job and saved logs (--from) are both named"),
+            Message("name one; several logs: --from A --from B, or a folder"),
+        )
+
+
 def stated_job(argument: str | None, option: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:
     """The job that was named: the argument or `-j` (both only when they agree), else ATLCTL_JOB, else None.
 

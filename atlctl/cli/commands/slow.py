@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context, run_async, status_line
 from atlctl.i18n import COLON, COMMA, LIST, Message, joined, translated
-from atlctl.jobs.errors import fold_errors
+from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors
+from atlctl.render.table import rfc3339
 
 if TYPE_CHECKING:
+    from atlctl.backends.base import Backend
     from atlctl.diagnosis.slow import Laggard, RankPace, SlowVerdict
+    from atlctl.diagnosis.steps import Slowdown, Track
     from atlctl.diagnosis.tracebacks import Frame
+    from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
 
+#: Logs whose ends are read for the steps, and lines of each.
+_LOGS, _TAIL = 16, 4000
 #: Seconds for each worker, and those in which the ranks are sampled.
 TIMEOUT_SECONDS, WINDOW_SECONDS = 30.0, 8.0
 
@@ -27,7 +35,8 @@ EXAMPLES = Message(
     """\
 atlctl slow train-7
 atlctl slow train-7 --no-pyspy                       # reads no process's memory
-atlctl slow train-7 -o json"""
+atlctl slow train-7 -o json
+atlctl slow --from saved/                            # when it was slow, by the steps in saved logs"""
 )
 
 
@@ -36,11 +45,18 @@ def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
+    saved: options.SavedLogs = None,
     no_pyspy: options.NoPySpy = False,
     timeout: options.WorkerTimeout = TIMEOUT_SECONDS,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
+    if saved:
+        options.refuse_job(job, job_option)
+        if not selection.empty:
+            raise UsageError(Message("--from reads all logs; it takes no selection"), "atlctl slow --from PATH")
+        with status_line():
+            return _saved(saved, output)
     context().container = container
     return run_async(lambda: _slow(job, job_option, selection, not no_pyspy, timeout, output))
 
@@ -59,6 +75,7 @@ async def _slow(
     say_guessed(chosen)
     program = own_pyspy() if pyspy else False
     executor = source.executor(job)
+    steps = asyncio.create_task(_steps(source, job, chosen, timeout))
     try:
         watching = say.doing(
             Message("sampling the ranks for {seconds:g} s", seconds=WINDOW_SECONDS), limit=WINDOW_SECONDS
@@ -68,6 +85,10 @@ async def _slow(
         )
     finally:
         await executor.aclose()
+        if not steps.done():
+            steps.cancel()
+        await asyncio.wait([steps])
+    since = None if steps.cancelled() else _since(steps.result())
     found = judge({item.worker.name: item.report for item in looks if item.report is not None})
     problems = [
         {"kind": item.error.kind, "worker": item.worker.name, "message": item.error.message, "hint": None}
@@ -75,9 +96,9 @@ async def _slow(
         if item.error is not None
     ]
     if output == "json":
-        say.document({"job": job.name, "uid": job.uid, **to_data(found)}, problems)
+        say.document({"job": job.name, "uid": job.uid, **to_data(found), "since": _since_data(since)}, problems)
     else:
-        say.out("\n".join(_lines(found)) + "\n")
+        say.out("\n".join(_lines(found, since)) + "\n")
         tell(looks, [pace.report for pace in found.ranks], found.unseen, program)
         say.about(
             (item.worker.name, (False, Message("no GPU data: {why}", why=watched.gpu_problem)))
@@ -87,7 +108,84 @@ async def _slow(
     return fold_errors([item.error for item in looks if item.error is not None])
 
 
-def _lines(found: SlowVerdict) -> list[str]:
+async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: float) -> list[Track]:
+    """The training steps of a job: of its recording if there is one, else of the ends of some logs."""
+    from atlctl.cli.evidence.recorded import of_job
+    from atlctl.recording.steps import read_recorded
+
+    recording = of_job(job)
+    recorded = read_recorded(recording.folder) if recording is not None else {}
+    if recorded:
+        return [track for tracks in recorded.values() for track in tracks]
+    from atlctl.backends.base import LogRequest
+    from atlctl.diagnosis.steps import Tracks
+
+    # Ranks wait for each other: their steps are alike.
+    some = workers[:: -(-len(workers) // _LOGS) or 1]
+    found = [Tracks() for _ in some]
+
+    async def read(worker: Worker, tracks: Tracks) -> None:
+        with contextlib.suppress(AtlctlError):
+            async for lines in source.lines(job, worker, LogRequest(tail=_TAIL)):
+                for line in lines:
+                    tracks.feed(line.data, line.time and line.time / 1e9)
+                await asyncio.sleep(0)
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            await asyncio.gather(*(read(worker, tracks) for worker, tracks in zip(some, found, strict=True)))
+    return [track for tracks in found for track in tracks.main()]
+
+
+def _since(tracks: Sequence[Track]) -> Slowdown | None:
+    """The slow phase that the job is in, by the track that shows it best."""
+    now = [slow for track in tracks if (slow := track.current_slowdown) is not None]
+    return max(now, key=lambda slow: slow.factor, default=None)
+
+
+def _since_text(slow: Slowdown) -> Message:
+    from atlctl.diagnosis.stepwatch import seconds_text
+
+    return Message(
+        "slow since step {step} ({time}): {now} a step, {factor:.2f} times the usual {usual}",
+        step=slow.first,
+        time="-" if slow.start is None else rfc3339(slow.start, "seconds"),
+        now=seconds_text(slow.now),
+        factor=slow.factor,
+        usual=seconds_text(slow.usual),
+    )
+
+
+def _since_data(slow: Slowdown | None) -> dict[str, Any] | None:
+    if slow is None:
+        return None
+    start = None if slow.start is None else rfc3339(slow.start, "seconds")
+    usual = {"usual_seconds": slow.usual, "seconds": slow.now, "factor": round(slow.factor, 3)}
+    return {"first_step": slow.first, "start": start, **usual}
+
+
+def _saved(paths: Sequence[str], output: str) -> int:
+    """When the training in saved logs was slow."""
+    from atlctl.cli.evidence.steps import when_of
+    from atlctl.recording.steps import tracks_of
+    from atlctl.render.jsonout import error_data
+    from atlctl.render.table import render_table
+
+    found = tracks_of(paths, "slow")
+    when = when_of(found.workers)
+    if output == "json":
+        say.document({"source": list(paths), "slow": when.slow, "steps": list(when.data)}, list(map(error_data, found.problems)))
+    else:
+        for problem in found.problems:
+            say.warning(problem.message)
+        if when.data:
+            say.out(render_table(when.table, context().streams))
+        else:
+            say.note(Message("no training steps were found in the logs"))
+    return fold_errors(list(found.problems))
+
+
+def _lines(found: SlowVerdict, since: Slowdown | None) -> list[str]:
     """The answer for people: the verdict, its witnesses, and a table of the ranks."""
     from atlctl.render.palette import Tone, Toned
     from atlctl.render.sanitize import clean
@@ -104,6 +202,7 @@ def _lines(found: SlowVerdict) -> list[str]:
     lines = shown(_headline(found), Tone.FAIL if found.culprits else Tone.STRONG, 0)
     for culprit in found.culprits[:1]:
         lines += [line for text in _details(culprit) for line in shown(text)]
+    lines += shown(_since_text(since)) if since is not None else []
     lines += [line for witness in found.witnesses for line in shown(witness.text)]
     lines += [line for text in found.contradictions for line in shown(text, Tone.WARN)]
     if not found.ranks:
