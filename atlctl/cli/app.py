@@ -169,6 +169,25 @@ atlctl demo                   # all of this on a real job on this machine"""
             guide="stop",
             summary=Message("Resume a suspended job."),
         ),
+        "run": Lazy(
+            f"{_COMMANDS}.run",
+            section=_JOBS,
+            options_first=True,
+            guide="run",
+            summary=Message("Wrap a launch script: check, run, find the cause, keep the workers."),
+        ),
+        "rerun": Lazy(
+            f"{_COMMANDS}.rerun",
+            section=_JOBS,
+            guide="run",
+            summary=Message("Start the command of kept workers again."),
+        ),
+        "release": Lazy(
+            f"{_COMMANDS}.release",
+            section=_JOBS,
+            guide="run",
+            summary=Message("Let the kept workers of a job go."),
+        ),
         "local": Lazy(group=_local_app, section=_JOBS, summary=_Local.summary),
         "ssh": Lazy(group=_ssh_app, section=_JOBS, summary=_Ssh.summary),
         "demo": Lazy(
@@ -288,8 +307,8 @@ def run(argv: Sequence[str]) -> int:
 def peek(argv: Sequence[str]) -> tuple[str, str | None]:
     """The command and the value of `-o` in a command line that was not understood.
 
-    Words that belong to the command of `exec`, `local run` or `ssh run` do not count. Reads the generated table, since
-    the command's module may be what failed.
+    Words that belong to the command of `exec`, `run`, `local run` or `ssh run` do not count. Reads the generated table,
+    since the command's module may be what failed.
     """
     from atlctl.cli.completion.complete import load_table, position
 

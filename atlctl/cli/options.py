@@ -77,6 +77,7 @@ def duration(*names: str, help: str, zero: bool = False) -> typer.models.OptionI
 
 CMD = Message("the command and its arguments, passed as is, without a shell")
 Job = Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job (default: the current one)"))]
+OwnJob = Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job (default: that of this worker)"))]
 JobOption = Annotated[str | None, typer.Option("-j", "--job", metavar="JOB", help=Message("the job"))]
 AllWorkers = Annotated[bool, typer.Option("--all", help=Message("all workers"))]
 Workers = Annotated[

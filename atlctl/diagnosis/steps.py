@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from atlctl.diagnosis.logline import LINE_LIMIT, NOBODY, Origin, clean_line, split_origin, split_stamp, told_time
@@ -200,14 +200,14 @@ def _step(form: Format, match: re.Match[str], text: str, origin: Origin, at: flo
         at,
         resolution,
         _clock(got["elapsed"]) if "elapsed" in got else None,
-        seconds if seconds is not None and seconds > 0 else None,
+        seconds if seconds is not None and 0 < seconds < _LONGEST else None,
         _number(got, "loss"),
         int(got["total"]) if "total" in got else None,
         _number(got, "epoch"),
     )
 
 
-_NO_DIGITS = {code: None for code in range(ord("0"), ord("9") + 1)}
+_NO_DIGITS = dict.fromkeys(range(ord("0"), ord("9") + 1))
 
 
 def _number(got: Mapping[str, str], name: str) -> float | None:
@@ -232,6 +232,8 @@ MAX_TRACKS = 256
 _SHORTEST, _FINE = 0.05, 10
 #: A step that takes so many seconds and so many times the usual time is a pause: perhaps a restart.
 _PAUSE, _PAUSE_TIMES = 60.0, 20
+#: Seconds that steps together take at most: more is a number of another kind.
+_LONGEST = 1e8
 #: Seconds without a line after which a smaller number is that of a restart, not of another process's line.
 _GAP = 30.0
 #: The share of an epoch's steps after which a smaller number begins the next epoch.
@@ -243,7 +245,7 @@ class Step:
     """Measured steps up to `number`, each of which took `seconds`.
 
     `first`: the first of them. `at`: the time of the line, seconds since the epoch (local time read as UTC if the log
-    has no other), None if unknown.
+    has no other), None if unknown. `border`: an epoch, or a run after a pause, begins with them.
     """
 
     number: int
@@ -251,10 +253,11 @@ class Step:
     at: float | None
     seconds: float
     loss: float | None = None
+    border: bool = False
 
     @property
     def began(self) -> float | None:
-        return None if self.at is None else self.at - self.seconds * (self.number - self.first + 1)
+        return None if self.at is None else self.at - min(_LONGEST, self.seconds * (self.number - self.first + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +282,8 @@ class Slowdown:
 class Track:
     """The steps of one loop of one process. `points` are thinned out in long runs; slow phases are found before.
 
-    `number`: the last step; `last`: the time of its line. `longest`: the longest time between two lines.
+    `number`: the last step; `last`: the time of its line. `longest`: the longest time between two lines, `increment`:
+    the steps between the last two.
     """
 
     origin: Origin = NOBODY
@@ -290,14 +294,13 @@ class Track:
     last: float | None = None
     longest: float = 0.0
     lines: int = 0
+    increment: int = 1
     _raw: int = -1
     _offset: int = 0
-    _increment: int = 1
     _epoch: float | None = None
     _anchor: tuple[int, float] | None = None
-    _anchor_at: float | None = None
+    _border: bool = False
     _paces: list[_Pace] = field(default_factory=list)
-    _born: int = 0
 
     @property
     def usual(self) -> float | None:
@@ -316,24 +319,29 @@ class Track:
         border = self._go_on(raw, line)
         if border is None:
             return None
+        self._border |= border
         number = raw + self._offset
         gap = None if line.at is None or self.last is None else line.at - self.last
         if self.lines and number > (self.number or 0):
-            self._increment = number - (self.number or 0)
+            self.increment = number - (self.number or 0)
         self.lines += 1
         self.number, self._raw, self.total, self._epoch = number, raw, line.total, line.epoch
         if gap is not None and self.lines > 3:
             self.longest = max(self.longest, gap)
         self.last = line.at if line.at is not None else self.last
-        return self._measure(number, clock, line, border)
+        return self._measure(number, clock, line)
 
-    def put(self, step: Step, *, restarted: bool = False) -> None:
-        """Takes a step that was measured before."""
+    def put(self, step: Step) -> None:
+        """Takes a step that was measured before, by the track of a recorder."""
         if self.last is not None and step.at is not None and self.lines > 3:
             self.longest = max(self.longest, step.at - self.last)
+        if self.number is None or step.number <= self.number:
+            self._paces.append(_Pace())
         self.lines += 1
-        self.number, self.last = step.number, step.at
-        self._add(step, border=False, restarted=restarted)
+        self.increment = step.number - step.first + 1
+        self.number = self._raw = step.number
+        self.last = step.at
+        self._add(step)
 
     def _go_on(self, raw: int, line: StepLine) -> bool | None:
         """Whether the line begins an epoch or a restart; None if it is a copy of an earlier one."""
@@ -353,7 +361,7 @@ class Track:
             self._offset += self._raw + (1 if raw == 0 else 0)
             return True
         silent = line.at is not None and self.last is not None and line.at - self.last > _GAP
-        if raw == self._raw or (self._raw - raw <= 2 * self._increment and not silent):
+        if raw == self._raw or (self._raw - raw <= 2 * self.increment and not silent):
             return None
         self._restart()
         return True
@@ -363,63 +371,64 @@ class Track:
         self._anchor = None
         self._paces.append(_Pace())
 
-    def _measure(self, number: int, clock: float | None, line: StepLine, border: bool) -> Step | None:
+    def _measure(self, number: int, clock: float | None, line: StepLine) -> Step | None:
+        before, began = self._anchor or (number - 1, None)
         if line.seconds is not None and (line.form.exact or clock is None):
-            before = number - 1 if self._anchor is None else self._anchor[0]
             self._anchor = number, 0.0
-            return self._add(Step(number, min(before + 1, number), line.at, line.seconds, line.loss), border=border)
-        if clock is None:
+            seconds = line.seconds
+        elif clock is None:
             return None
-        if self._anchor is None or clock < self._anchor[1]:
+        elif began is None or clock < began:
             self._anchor = number, clock
             return None
-        before, began = self._anchor
-        span = clock - began
-        resolution = line.resolution if line.at is not None else 1.0
-        if number <= before or span < max(_SHORTEST, _FINE * resolution):
-            self._paces[-1].note_border(border)
-            return None
-        self._anchor = number, clock
-        return self._add(Step(number, before + 1, line.at, span / (number - before), line.loss), border=border)
+        else:
+            span = clock - began
+            resolution = line.resolution if line.at is not None else 1.0
+            if number <= before or span < max(_SHORTEST, _FINE * resolution):
+                return None
+            self._anchor = number, clock
+            seconds = span / (number - before)
+        step = Step(number, min(before + 1, number), line.at, seconds, line.loss, self._border)
+        self._border = False
+        self._add(step)
+        return step
 
-    def _add(self, step: Step, *, border: bool, restarted: bool = False) -> Step:
-        if restarted or not self._paces:
-            self._paces.append(_Pace())
+    def _add(self, step: Step) -> None:
         pace = self._paces[-1]
-        usual = pace.usual
-        if usual and step.seconds * (step.number - step.first + 1) > max(_PAUSE, _PAUSE_TIMES * usual):
-            border = True
-        pace.note_border(border)
-        pace.feed(step)
+        paused = pace.usual and step.seconds * (step.number - step.first + 1) > max(_PAUSE, _PAUSE_TIMES * pace.usual)
+        if step.border or paused:
+            pace.border()
+        pace.feed(step, self.lines)
         self.points.append(step)
         if len(self.points) > MAX_POINTS:
-            self.points = [_joined(one, other) for one, other in zip(self.points[::2], self.points[1::2], strict=False)]
-        return step
+            odd = [] if len(self.points) % 2 == 0 else [self.points[-1]]
+            self.points = [joined(one, other) for one, other in zip(self.points[::2], self.points[1::2], strict=False)]
+            self.points += odd
+
+    @property
+    def slow_since(self) -> int | None:
+        """The first step of the slow phase that it is in, None if it is not slow. Costs nothing."""
+        return self._paces[-1].slow_since if self._paces else None
 
     @property
     def slowdowns(self) -> list[Slowdown]:
-        found = [slow for pace in self._paces for slow in pace.found()]
-        return found
+        """Its slow phases, in order. The last one may go on."""
+        return [slow for pace in self._paces for slow in pace.found()]
+
+    @property
+    def current_slowdown(self) -> Slowdown | None:
+        """The slow phase that it is in, if its factor is worth a line."""
+        found = self._paces[-1].found() if self.slow_since is not None else []
+        return found[-1] if found and found[-1].last is None else None
 
 
-def _joined(one: Step, other: Step) -> Step:
-    """Both as one; the first steps of a restart stay apart by their numbers."""
+def joined(one: Step, other: Step) -> Step:
+    """Both as one; of the last steps before a restart and the first ones behind it, the latter."""
     if other.first <= one.number:
         return other
     first, second = one.number - one.first + 1, other.number - other.first + 1
     seconds = (one.seconds * first + other.seconds * second) / (first + second)
-    return Step(other.number, one.first, other.at, seconds, other.loss)
-
-
-def slowdowns(track: Track) -> list[Slowdown]:
-    """The slow phases of a track, in order. The last one may go on."""
-    return track.slowdowns
-
-
-def current_slowdown(track: Track) -> Slowdown | None:
-    """The slow phase that a track is in now."""
-    found = track.slowdowns
-    return found[-1] if found and found[-1].last is None else None
+    return Step(other.number, one.first, other.at, seconds, other.loss, one.border or other.border)
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,8 +452,7 @@ def standstill(track: Track, now: float) -> Standstill | None:
         return None
     usual = track.usual or median(point.seconds for point in track.points[-_WINDOW:])
     quiet = now - track.last
-    lines = usual * track._increment  # noqa: SLF001 - of this module
-    if quiet <= max(_STILL, _STILL_USUAL * lines, _STILL_LONGEST * track.longest):
+    if quiet <= max(_STILL, _STILL_USUAL * usual * track.increment, _STILL_LONGEST * track.longest):
         return None
     return Standstill(quiet, usual, track.number)
 
@@ -453,19 +461,20 @@ def standstill(track: Track, now: float) -> Standstill | None:
 class Tracks:
     """The tracks of one worker's log."""
 
-    found: dict[tuple[Origin, str, str, int | None], Track] = field(default_factory=dict)
+    found: dict[tuple[Origin, str], Track] = field(default_factory=dict)
 
     def feed(self, line: bytes, at: float | None = None) -> list[tuple[Track, Step]]:
         """Takes one line; returns the steps that it completes a measurement of. `at` as for `read_steps`."""
         done = []
         for item in read_steps(line, at):
-            key = (item.origin, item.form.id, item.label, item.total if item.form.bar else None)
-            track = self.found.get(key)
+            loop = f"{item.form.id} {item.label}" if item.label else item.form.id
+            if item.form.bar:  # that of an evaluation may have no text either
+                loop = f"{loop} of {item.total}"
+            track = self.found.get((item.origin, loop))
             if track is None:
                 if len(self.found) >= MAX_TRACKS:
                     continue
-                loop = f"{item.form.id} {item.label}".strip()
-                track = self.found[key] = Track(item.origin, loop)
+                track = self.found[item.origin, loop] = Track(item.origin, loop)
             if (step := track.take(item)) is not None:
                 done.append((track, step))
         return done
@@ -491,21 +500,25 @@ def main_tracks(tracks: Iterable[Track]) -> list[Track]:
 
 # --- the pace -------------------------------------------------------------------------------------------------------
 
-#: Factors from which a slow phase is listed, and from which it is worth a warning if it lasts some seconds: both a
-#: little less than they say, because of noise.
-LISTED, WARNED, WARNED_SECONDS = 1.4, 1.9, 10.0
-#: Points of which the mean is compared, and how many of them must be slow.
-_RECENT, _SLOW = 5, 4
-#: The first points of a section that do not count; the least points of a baseline, and those that it is made of.
-_WARM, _BASE, _WINDOW = 3, 20, 60
+#: The factor from which a slow phase is one: a little less than 1.5, because of noise.
+LISTED = 1.4
+#: Numbers of points of which the mean is compared, each with the share of healthy points above the limit up to which
+#: it is used: rare long steps also come in groups. Four of five of these points must be slow.
+_SPANS = ((5, 0.03), (10, 0.12), (20, 1.0))
+_SHORT, _LONG = _SPANS[0][0], _SPANS[-1][0]
+#: The first points of a section that do not count, and the lines before which a change is a part of the warm-up; the
+#: least points of a baseline, those that it is made of, and those of which the share of long steps is known.
+_WARM, _EARLY, _BASE, _WINDOW, _MEMORY = 3, 32, 20, 60, 300
+#: If more than three of ten steps take this much longer, it is the usual time.
+_UPPER, _UPPER_SHARE = 1.25, 0.7
 #: Points after a border that start no slowdown; less if epochs are short.
 _GRACE, _GRACE_SHARE = 10, 4
-#: How many spreads (of one point) the mean of five must be above the usual time.
-_SPREADS = 3.6
+#: How many times its own deviation a mean must be above the usual time.
+_DEVIATIONS = 8
 #: Points in which the begin of a slow phase is searched.
 _TAIL = 64
 #: Values of a phase that its mean is of: the last ones.
-_PHASE = 512
+_PHASE = 100
 #: A value above so many medians is a checkpoint, and not the pace.
 _OUTLIER = 3.0
 #: Short slow phases at equal distances belong to the training: how many, points of each, and how equal.
@@ -536,8 +549,9 @@ class _Phase:
 
 def _level(values: Sequence[float]) -> float:
     """The mean, without single long steps."""
-    most = _OUTLIER * median(values)
-    return mean(value for value in values if value <= most)
+    most = _OUTLIER * sorted(values)[len(values) // 2]
+    kept = [value for value in values if value <= most]
+    return sum(kept) / len(kept)
 
 
 class _Pace:
@@ -545,78 +559,106 @@ class _Pace:
 
     def __init__(self) -> None:
         self.usual: float | None = None
-        self._seen = 0
+        self._seen = self._begin = 0
         self._grace = 0
         self._since_border = 0
-        self._tail: deque[tuple[Step, bool]] = deque(maxlen=_TAIL)
+        self._tail: deque[tuple[Step, int, bool]] = deque(maxlen=_TAIL)
         self._healthy: deque[float] = deque()
         self._sorted: list[float] = []
+        self._above: deque[bool] = deque(maxlen=_MEMORY)
         self._phases: list[_Phase] = []
         self._open: _Phase | None = None
-        self._least = LISTED
+        #: For each of `_SPANS`: the least factor of a mean, and of four of five points.
+        self._limits: list[tuple[float, float]] = []
 
-    def note_border(self, border: bool) -> None:
+    @property
+    def slow_since(self) -> int | None:
+        return None if self._open is None else self._open.first
+
+    def border(self) -> None:
         """The next points are the first ones of an epoch, or after a pause."""
-        if border:
-            self._grace = min(_GRACE, self._since_border // _GRACE_SHARE)
-            self._since_border = 0
+        self._grace = min(_GRACE, self._since_border // _GRACE_SHARE)
+        self._since_border = 0
 
-    def feed(self, step: Step) -> None:
+    def feed(self, step: Step, line: int) -> None:
+        """Takes the next step, which ends at this line of the track."""
         self._seen += 1
+        if self._seen == 1:
+            self._begin = line
         self._since_border += 1
         if self._seen <= _WARM:
             return
         forgiven = self._grace > 0
         self._grace -= forgiven
-        self._tail.append((step, forgiven))
+        self._tail.append((step, line, forgiven))
         if self._open is not None:
             self._open.add(step)
-        elif len(self._tail) > _RECENT:
-            settled, early = self._tail[-_RECENT - 1]
+        elif len(self._tail) > _SHORT:
+            settled, _, early = self._tail[-_SHORT - 1]
             if not early:
                 self._learn(settled.seconds)
-        if self.usual is None or forgiven or len(self._sorted) < _BASE or len(self._tail) < _RECENT:
-            return
-        self._judge(self.usual)
+        if self.usual is not None and not forgiven and len(self._sorted) >= _BASE:
+            self._judge(self.usual)
 
     def _learn(self, seconds: float) -> None:
         self._healthy.append(seconds)
         insort(self._sorted, seconds)
         if len(self._healthy) > _WINDOW:
             del self._sorted[bisect_left(self._sorted, self._healthy.popleft())]
-        self.usual = self._sorted[len(self._sorted) // 2]
-        spread = 1 - self._sorted[len(self._sorted) // 6] / self.usual
-        self._least = max(LISTED, 1 + _SPREADS * spread)
+        count = len(self._sorted)
+        middle = self._sorted[count // 2]
+        self.usual = max(middle, self._sorted[int(count * _UPPER_SHARE)] / _UPPER)
+        spread = 1 - self._sorted[count // 6] / middle
+        self._limits = []
+        for span, _ in _SPANS:
+            least = max(LISTED, 1 + _DEVIATIONS * spread / span**0.5)
+            self._limits.append((least, 1 + (least - 1) * 0.6))
+        self._above.append(seconds > self._limits[-1][1] * self.usual)
 
     def _judge(self, usual: float) -> None:
-        recent = [step.seconds for step, _ in list(self._tail)[-_RECENT:]]
-        ordered = sorted(recent)
+        long = sum(self._above) / len(self._above)
+        values = [step.seconds for step, *_ in list(self._tail)[-_LONG:]]
+        for (span, most), (least, each) in zip(_SPANS, self._limits, strict=True):
+            if long > most or len(values) < span:
+                continue
+            if self._changed(usual, values[-span:], least, each):
+                return
+
+    def _changed(self, usual: float, recent: list[float], least: float, each: float) -> bool:
         level = usual
         if self._open is not None:
-            before = self._open.values[:-_RECENT]
-            if len(before) < _RECENT - _SLOW + 1:
-                return
+            before = self._open.values[: -len(recent)]
+            if len(before) < 2:
+                return False
             level = _level(before)
+        ordered = sorted(recent)
+        slow, fast = ordered[len(recent) // 5], ordered[-len(recent) // 5 - 1]
         now = _level(recent)
-        each = 1 + (self._least - 1) * 0.6
-        if ordered[-_SLOW] >= each * level and now >= self._least * level:
-            self._change(usual, level, now)
-        elif self._open is not None:
-            healthy = ordered[_SLOW - 1] <= max(each, (level / usual) ** 0.5) * usual and now < self._least * usual
-            if healthy or (ordered[_SLOW - 1] <= level / each and now <= level / self._least):
-                self._change(usual, level, now)
+        if slow >= each * level and now >= least * level:
+            return self._change(usual, level, now, least)
+        if self._open is None:
+            return False
+        healthy = fast <= max(each, (level / usual) ** 0.5) * usual and now < least * usual
+        if healthy or (fast <= level / each and now <= level / least):
+            return self._change(usual, level, now, least)
+        return False
 
-    def _change(self, usual: float, level: float, now: float) -> None:
+    def _change(self, usual: float, level: float, now: float, least: float) -> bool:
         """The pace is another one than before: ends the open phase, and opens the next if it is slow."""
         middle = (level * now) ** 0.5
-        steps = [step for step, _ in self._tail]
+        steps = [step for step, *_ in self._tail]
         count = 0
         for place, step in enumerate(reversed(steps)):
-            if (step.seconds > middle) is not (now > level):
-                if place >= _RECENT:
-                    break
-                continue
-            count = place + 1
+            if (step.seconds > middle) is (now > level):
+                count = place + 1
+            elif place > count + 1 or place >= _LONG:
+                break
+        if self._open is None and self._tail[-count][1] - self._begin < _EARLY:
+            self._healthy.clear()
+            self._sorted.clear()
+            self._above.clear()
+            self._tail.clear()
+            return True
         if self._open is not None:
             count = min(count, self._open.points - 1)
             phase, self._open = self._open, None
@@ -624,15 +666,16 @@ class _Pace:
             phase.points -= count
             before = steps[-count - 1] if count < len(steps) else steps[0]
             phase.last, phase.end = before.number, before.at
-        if now >= self._least * usual:
+        if now >= least * usual:
             new = steps[-count:]
             values = [step.seconds for step in new]
             self._open = _Phase(usual, new[0].first, new[0].began, values, len(new))
             self._phases.append(self._open)
+        return True
 
     def found(self) -> list[Slowdown]:
         """The slow phases, without those that are a part of the training's rhythm."""
-        phases = [phase for phase in self._phases if phase.values]
+        phases = [phase for phase in self._phases if phase.level >= LISTED * phase.usual]
         rhythm = _rhythm([phase for phase in phases if phase.last is not None and phase.points <= _PERIOD_POINTS])
         return [self._slowdown(phase) for phase in phases if phase.first not in rhythm]
 

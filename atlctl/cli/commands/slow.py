@@ -174,7 +174,9 @@ def _saved(paths: Sequence[str], output: str) -> int:
     found = tracks_of(paths, "slow")
     when = when_of(found.workers)
     if output == "json":
-        say.document({"source": list(paths), "slow": when.slow, "steps": list(when.data)}, list(map(error_data, found.problems)))
+        say.document(
+            {"source": list(paths), "slow": when.slow, "steps": list(when.data)}, list(map(error_data, found.problems))
+        )
     else:
         for problem in found.problems:
             say.warning(problem.message)
