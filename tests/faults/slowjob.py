@@ -102,7 +102,7 @@ def train(folder: Path) -> None:
     gradient = torch.ones(GRADIENT // 4)
     weights = torch.ones(64, 64)
     garbage: list[Any] = []
-    step = 0
+    step, begun = 0, time.monotonic()
     while True:
         step += 1
         kind, slow = now(folder)
@@ -117,6 +117,8 @@ def train(folder: Path) -> None:
         dist.all_reduce(gradient)
         gradient.fill_(1.0)
         if rank == 0:
+            took, begun = time.monotonic() - begun, time.monotonic()
+            print(f"step {step}/1000000 loss 2.1 time {took:.3f}s", flush=True)
             (folder / "step.new").write_text(str(step))
             (folder / "step.new").replace(folder / "step")
 

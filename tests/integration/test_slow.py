@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,7 @@ def own() -> Iterator[Registry]:
 def test_slow_names_the_late_rank_of_a_real_job(own: Registry) -> None:
     with SlowJob(own, "real", None) as job:
         assert job.trains(150), own.cli("logs", "real", "--tail", "20").stdout.decode()
+        assert proc.wait_until(lambda: job.step() >= 80, 60)
         for kind, rank, words in (("sleep", 1, ()), ("storage", 2, ("--no-pyspy",))):
             job.slow(kind, rank)
             data = job.look(*words)
@@ -33,6 +35,8 @@ def test_slow_names_the_late_rank_of_a_real_job(own: Registry) -> None:
             assert data["confidence"] == ("likely" if words else "certain")
             if kind == "sleep":
                 assert data["culprits"][0]["frame"]["function"] == "wait_for_lease"
+                assert data["since"]["first_step"] > 60
+                assert data["since"]["factor"] > 1.5
             assert job.trains()
         job.heal()
         lines = own.cli("slow", "real", timeout=60).stdout.decode().splitlines()
@@ -72,6 +76,25 @@ def test_slow_reports_a_worker_that_cannot_be_asked(own: Registry) -> None:
     assert time.monotonic() - begun < 60
 
 
+def test_slow_from_saved_logs_shows_when(own: Registry, tmp_path: Path) -> None:
+    def line(step: int) -> str:
+        seconds = step * 0.5 if step < 120 else 60 + (step - 120) * 1.6
+        return f"2026-11-28T10:{int(seconds) // 60:02}:{seconds % 60:06.3f}Z step {step}/900 loss 2.3\n"
+
+    tmp_path.joinpath("worker-0.log").write_text("".join(map(line, range(1, 260))))
+    data = own.data("slow", "--from", str(tmp_path))
+    assert data["slow"]
+    ((phase,),) = [one["slowdowns"] for one in data["steps"]]
+    assert abs(phase["first_step"] - 121) <= 2
+    assert abs(phase["factor"] - 3.2) < 0.2
+    lines = own.cli("slow", "--from", str(tmp_path)).stdout.decode().splitlines()
+    assert [one.split()[0] for one in lines] == ["WORKER", "worker-0"]
+    tmp_path.joinpath("worker-0.log").write_text("hello\n")
+    run = own.cli("slow", "--from", str(tmp_path))
+    assert (run.code, run.stderr) == (0, b"note: no training steps were found in the logs\n")
+
+
 def test_slow_bad_use(own: Registry) -> None:
     assert own.cli("slow", "nowhere").code == 3
-    assert own.cli("slow", "nowhere", "--timeout", "0").code == 2
+    for words in (("nowhere", "--timeout", "0"), ("nowhere", "--from", "x"), ("--from", "x", "-w", "1")):
+        assert own.cli("slow", *words).code == 2

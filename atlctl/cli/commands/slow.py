@@ -14,12 +14,13 @@ from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors
 from atlctl.render.table import rfc3339
 
 if TYPE_CHECKING:
-    from atlctl.backends.base import Backend
+    from atlctl.backends.base import Backend, Executor
     from atlctl.diagnosis.slow import Laggard, RankPace, SlowVerdict
     from atlctl.diagnosis.steps import Slowdown, Track
     from atlctl.diagnosis.tracebacks import Frame
     from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
+    from atlctl.stacks.look import Look
 
 #: Logs whose ends are read for the steps, and lines of each.
 _LOGS, _TAIL = 16, 4000
@@ -67,8 +68,6 @@ async def _slow(
     from atlctl.cli.commands.stacks import tell
     from atlctl.cli.evidence.looking import own_pyspy
     from atlctl.cli.target import backend, job_and_workers, say_guessed
-    from atlctl.diagnosis.slow import judge
-    from atlctl.stacks.look import SAMPLER, look
 
     source = backend(argument, option)
     job, chosen = await job_and_workers(source, argument, option, selection, timeout)
@@ -77,19 +76,14 @@ async def _slow(
     executor = source.executor(job)
     steps = asyncio.create_task(_steps(source, job, chosen, timeout))
     try:
-        watching = say.doing(
-            Message("sampling the ranks for {seconds:g} s", seconds=WINDOW_SECONDS), limit=WINDOW_SECONDS
-        )
-        looks = await look(
-            executor, chosen, timeout, program, WINDOW_SECONDS, program=SAMPLER, watching=lambda _: watching
-        )
+        looks = await _look(executor, chosen, timeout, program)
     finally:
         await executor.aclose()
         if not steps.done():
             steps.cancel()
         await asyncio.wait([steps])
     since = None if steps.cancelled() else _since(steps.result())
-    found = judge({item.worker.name: item.report for item in looks if item.report is not None})
+    found = _judged(looks)
     problems = [
         {"kind": item.error.kind, "worker": item.worker.name, "message": item.error.message, "hint": None}
         for item in looks
@@ -106,6 +100,32 @@ async def _slow(
             if item.report is not None and (watched := item.report.watched) is not None and watched.gpu_problem
         )
     return fold_errors([item.error for item in looks if item.error is not None])
+
+
+async def _look(executor: Executor, workers: Sequence[Worker], timeout: float, program: bytes | bool) -> list[Look]:
+    """Samples the ranks. Of many workers, py-spy is sent to the slow ones and to one other, in a second look."""
+    from atlctl.cli.evidence.looking import SPIED
+    from atlctl.stacks.look import SAMPLER, look
+
+    async def sample(some: Sequence[Worker], spy: bytes | bool) -> list[Look]:
+        text = Message("sampling the ranks for {seconds:g} s", seconds=WINDOW_SECONDS)
+        with say.doing(text, limit=WINDOW_SECONDS):
+            return await look(executor, some, timeout, spy, WINDOW_SECONDS, program=SAMPLER)
+
+    if isinstance(program, bool) or len(workers) <= SPIED:
+        return await sample(workers, program)
+    looks = await sample(workers, True)
+    slow = {culprit.worker for culprit in _judged(looks).culprits}
+    others = [worker for worker in workers if worker.name not in slow]
+    chosen = [worker for worker in workers if worker.name in slow][: SPIED - 1] + others[:1]
+    spied = {item.worker.name: item for item in await sample(chosen, program) if item.report is not None}
+    return [spied.get(item.worker.name, item) for item in looks]
+
+
+def _judged(looks: Sequence[Look]) -> SlowVerdict:
+    from atlctl.diagnosis.slow import judge
+
+    return judge({item.worker.name: item.report for item in looks if item.report is not None})
 
 
 async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: float) -> list[Track]:
