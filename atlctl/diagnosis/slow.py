@@ -42,6 +42,8 @@ from atlctl.jobs.naming import fold_names, fold_numbers
 
 #: The least difference, in shares of the time, between the waiting of the late ranks and of the others.
 _GAP = 0.15
+#: The same by stacks, of which there are fewer.
+_GAP_OF_STACKS = 0.25
 #: The least share of the time in which the others wait, if a rank is late.
 _WAITED = 0.15
 #: Shares of the time from which a counter explains a late rank.
@@ -232,13 +234,14 @@ def _answer(
 def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     if not ranks:
         return _answer(CauseClass.UNKNOWN, nobody(reports), (), ())
-    sampled, stacked = late(ranks, lambda pace: pace.sampled), late(ranks, lambda pace: pace.stacked)
+    sampled, stacked = late(ranks, lambda pace: pace.sampled), late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS)
     if sampled and stacked and not set(_keys(sampled)) & set(_keys(stacked)):
         against = Message(
             "by samples {ranks} arrive last, by stacks {others}", ranks=named(sampled), others=named(stacked)
         )
         return _answer(CauseClass.UNKNOWN, Message("the witnesses contradict each other"), (), (), against)
-    last = sampled or stacked
+    # Stacks decide only if the samples do not show who waits.
+    last = sampled or (stacked if any(pace.sampled is None for pace in ranks) else [])
     if last:
         others = [pace for pace in ranks if pace not in last]
         return _of_late(last, others, reports, bool(sampled), bool(stacked))
@@ -249,16 +252,16 @@ def _keys(ranks: Iterable[RankPace]) -> list[tuple[str, int]]:
     return [(pace.worker, pace.report.pid) for pace in ranks]
 
 
-def late(ranks: Sequence[RankPace], waits: Callable[[RankPace], float | None]) -> list[RankPace]:
-    """The ranks that wait distinctly less than the others, at most half of them; empty if there are none, or if it is
-    unknown how long a rank waits."""
+def late(ranks: Sequence[RankPace], waits: Callable[[RankPace], float | None], least: float = _GAP) -> list[RankPace]:
+    """The ranks that wait less than the others by a share of `least`, at most half of them; empty if there are none, or
+    if it is unknown how long a rank waits."""
     known = [(share, pace) for pace in ranks if (share := waits(pace)) is not None]
     if len(known) < 2 or len(known) < len(ranks):
         return []
     known.sort(key=lambda item: item[0])
     most = max(1, int(len(known) * _MINORITY))
     gap, at = max((known[at][0] - known[at - 1][0], at) for at in range(1, most + 1))
-    if gap < _GAP or known[at][0] < _WAITED:
+    if gap < least or known[at][0] < _WAITED:
         return []
     return [pace for _, pace in known[:at]]
 
@@ -453,6 +456,15 @@ _BY_DOING: Mapping[Doing, tuple[CauseClass, str]] = {
 }
 
 
+#: Activities by the place of the stack.
+_BY_STACK: Mapping[StackPlace, Doing] = {
+    StackPlace.USER: Doing.RUN,
+    StackPlace.STORAGE: Doing.READ,
+    StackPlace.NETWORK: Doing.RECEIVE,
+    StackPlace.LOCK: Doing.LOCK,
+}
+
+
 def _activity(pace: RankPace, others: Sequence[RankPace]) -> Explained | None:
     """The activity in which it exceeds the others most."""
     excess = {
@@ -465,7 +477,15 @@ def _activity(pace: RankPace, others: Sequence[RankPace]) -> Explained | None:
     if loads - usual >= _GAP and loads - usual >= excess[doing] / 2:
         return _loader(pace, loads)
     if excess[doing] < _GAP / 2:
-        return None
+        # Ranks that wait for a GPU run, as those that work: only the stacks differ.
+        beyond = {
+            place: pace.places.get(place, 0.0) - median([other.places.get(place, 0.0) for other in others] or [0.0])
+            for place in _BY_STACK
+        }
+        place = max(beyond, key=lambda place: beyond[place])
+        if beyond[place] < _GAP:
+            return None
+        doing = _BY_STACK[place]
     found = _doing(pace, doing, pace.doing.get(doing, 0.0))
     much = any(
         counted(pace) >= max(least, _WRITTEN_TIMES * median([counted(other) for other in others] or [0.0]))
@@ -686,6 +706,9 @@ def _route_text(ends: tuple[str, str], way: _Route) -> Witness:
 
 
 def _paces(reports: Reports) -> Iterator[RankPace]:
+    every = [rank.watched for report in reports.values() for rank in report.ranks if rank.watched is not None]
+    # Jobs with NCCL may have a group of gloo that is seldom used.
+    uses_gloo = any(sample.gloo for watched in every for sample in watched.samples)
     for worker, report in reports.items():
         seconds = report.watched.seconds if report.watched and report.watched.seconds else report.seconds
         for rank in report.ranks:
@@ -701,7 +724,7 @@ def _paces(reports: Reports) -> Iterator[RankPace]:
                 seconds=window,
                 doing=_shares(rank.watched.samples),
                 places=_places(rank.watched.stacks),
-                knows_gloo=any(sample.gloo is not None for sample in rank.watched.samples),
+                knows_gloo=uses_gloo and any(sample.gloo is not None for sample in rank.watched.samples),
                 queued=(rank.wait_ns or 0) / 1e9 / window,
                 throttled=throttled,
                 cpu=rank.ticks / report.ticks_per_second / window,

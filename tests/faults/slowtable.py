@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import sys
 import threading
 import time
@@ -21,6 +22,8 @@ from tests.integration.local import registry
 
 def main() -> int:
     """The number of wrong answers."""
+    # Killed, it ends its job and removes the namespaces.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     kinds = sys.argv[2:] or list(KINDS)
     chance, found = random.Random(7), Counter[tuple[str, str]]()

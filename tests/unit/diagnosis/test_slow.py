@@ -152,6 +152,19 @@ def test_judge_names_a_slow_gpu_for_which_all_wait_in_their_own() -> None:
     )  # fmt: skip
 
 
+def test_judge_goes_by_stacks_if_the_group_of_gloo_is_idle() -> None:
+    usual = {"samples": samples(run=160), "stacks": {DEVICE: 80}}
+    found = verdict({1: {"stacks": {WORKS: 70, DEVICE: 10}}}, usual)
+    assert told(found) == (CauseClass.CODE, Confidence.CERTAIN, ["worker-1"])
+    found = verdict({1: {"stacks": {LOADS: 70, DEVICE: 10}}}, usual)
+    assert told(found)[::2] == (CauseClass.INPUT, ["worker-1"])
+    backward = f"main (/job/train.py:1);backward ({SITE}/torch/autograd/__init__.py:9)"
+    found = verdict({1: {"stacks": {backward: 80}}}, usual)
+    assert (found.cause, found.why) == (CauseClass.UNKNOWN, "it arrives last, and nothing shows why")
+    found = verdict({1: {"samples": samples(sleep=100, run=60), "stacks": {WORKS: 70, DEVICE: 10}}}, usual)
+    assert told(found) == (CauseClass.SLEEP, Confidence.CERTAIN, ["worker-1"])
+
+
 def test_judge_reports_a_slowed_gpu_of_another_worker() -> None:
     found = verdict({2: SLOW}, w1=gpu(900, ("heat",)))
     assert told(found) == (CauseClass.CODE, Confidence.LIKELY, ["worker-2"])
@@ -238,6 +251,11 @@ def test_judge_reports_witnesses_that_contradict_each_other() -> None:
     found = verdict({1: {"samples": samples(wait=8, run=152)}, 2: other})
     assert told(found) == (CauseClass.UNKNOWN, None, [])
     assert found.contradictions == ("by samples rank 1 on worker-1 arrive last, by stacks rank 2 on worker-2",)
+
+
+def test_judge_goes_by_samples_if_stacks_alone_differ() -> None:
+    found = verdict({1: {"stacks": {WAITS: 30, WORKS: 50}}})
+    assert (found.cause, found.culprits) == (CauseClass.NETWORK, ())
 
 
 def test_judge_without_stacks_is_likely_or_has_another_witness() -> None:
