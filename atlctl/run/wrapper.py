@@ -145,7 +145,7 @@ class Wrapper:
         self._server: Server | None = None
         #: Entries of the workers that have come, by index, as `_entry` makes them.
         self._table: dict[int, dict[str, Any]] = {}
-        self._port = 0
+        self._port = self._answering = 0
         self._record_path: str | None = None
         #: Whether the command may start: None until it is decided, else "" or why not.
         self._gate: str | None = None
@@ -236,6 +236,8 @@ class Wrapper:
         if self._record_path is not None:
             runs.forget(self._record_path)
         if self._server is not None:
+            await self._until(lambda: not self._answering, ASK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)  # until the answers are sent
             await self._server.aclose()
         await self._connections.aclose()
 
@@ -300,7 +302,7 @@ class Wrapper:
     async def _serve(self, access: JobAccess, port: int) -> int | None:
         """Serve this worker; returns the port, None if it is taken."""
         environ = {**self._environ, "ATLCTL_RUN": self._place.job}
-        server = Server(access, self._place.index, environ, self._cwd, self._answer)
+        server = Server(access, self._place.index, environ, self._cwd, self._answered)
         try:
             port = await server.start(own_address(self._place), port)
         except OSError as error:
@@ -512,6 +514,14 @@ class Wrapper:
                     self._told({"index": index, "attempt": self._attempt.number, "code": int(ExitCode.UNREACHABLE)})
 
     # Answers to other wrappers and to clients
+
+    async def _answered(self, question: str, details: dict[str, Any]) -> dict[str, Any]:
+        self._answering += 1
+        try:
+            return await self._answer(question, details)
+        finally:
+            self._answering -= 1
+            self._notify()
 
     async def _answer(self, question: str, details: dict[str, Any]) -> dict[str, Any]:
         if question == "hello":
