@@ -120,6 +120,12 @@ atlctl demo                   # all of this on a real job on this machine"""
             section=_DIAGNOSE,
             summary=Message("Show what every rank is doing right now."),
         ),
+        "slow": Lazy(
+            f"{_COMMANDS}.slow",
+            section=_DIAGNOSE,
+            guide="slow-job",
+            summary=Message("Show which rank or link makes a job slow, and why."),
+        ),
         "smoke": Lazy(
             f"{_COMMANDS}.smoke",
             section=_DIAGNOSE,
@@ -162,6 +168,25 @@ atlctl demo                   # all of this on a real job on this machine"""
             section=_ACT,
             guide="stop",
             summary=Message("Resume a suspended job."),
+        ),
+        "run": Lazy(
+            f"{_COMMANDS}.run",
+            section=_JOBS,
+            options_first=True,
+            guide="run",
+            summary=Message("Wrap a launch script: check, run, find the cause, keep the workers."),
+        ),
+        "rerun": Lazy(
+            f"{_COMMANDS}.rerun",
+            section=_JOBS,
+            guide="run",
+            summary=Message("Start the command of kept workers again."),
+        ),
+        "release": Lazy(
+            f"{_COMMANDS}.release",
+            section=_JOBS,
+            guide="run",
+            summary=Message("Let the kept workers of a job go."),
         ),
         "local": Lazy(group=_local_app, section=_JOBS, summary=_Local.summary),
         "ssh": Lazy(group=_ssh_app, section=_JOBS, summary=_Ssh.summary),
@@ -282,8 +307,8 @@ def run(argv: Sequence[str]) -> int:
 def peek(argv: Sequence[str]) -> tuple[str, str | None]:
     """The command and the value of `-o` in a command line that was not understood.
 
-    Words that belong to the command of `exec`, `local run` or `ssh run` do not count. Reads the generated table, since
-    the command's module may be what failed.
+    Words that belong to the command of `exec`, `run`, `local run` or `ssh run` do not count. Reads the generated table,
+    since the command's module may be what failed.
     """
     from atlctl.cli.completion.complete import load_table, position
 

@@ -55,7 +55,10 @@ def say_project(name: str) -> None:
 
 
 def started(name: str | None) -> bool:
-    """Whether `ssh run` has started a job of that name from here, or any job if no name is given."""
+    """Whether `ssh run` has started a job of that name from here, or any job if no name is given; or `run` wraps a
+    worker of it in this container."""
+    if wrapped(name):
+        return True
     folder = os.path.join(state_dir(), "ssh")
     if name is not None:
         return "/" not in name and os.path.lexists(os.path.join(folder, name, "job.json"))
@@ -65,6 +68,15 @@ def started(name: str | None) -> bool:
         return False
     except OSError:
         return True  # its reader says why it cannot be read
+
+
+def wrapped(name: str | None) -> bool:
+    """Whether `atlctl run` wraps a worker in this container, of the job of that name or of any."""
+    if not os.path.isdir(os.path.join(state_dir(), "run")):
+        return False
+    from atlctl.backends.hosts import runs
+
+    return any(name is None or record.name == name for record in runs.here())
 
 
 def placed_here(name: str) -> bool:

@@ -87,6 +87,7 @@ class Commands(MutableMapping[str, Any]):
         command.summary, command.guide = entry.summary, entry.guide or self._guide or name
         command.text, command.examples = getattr(module, "TEXT", ""), getattr(module, "EXAMPLES", "")
         command.alone = getattr(module, "ALONE", {})
+        command.behind = getattr(module, "BEHIND", "")
         own = {key_of(param) for param in command.params}
         command.params += [copy.copy(param) for param in self._shared if key_of(param) not in own]
         _convert_plainly(command.params)
@@ -122,6 +123,8 @@ class _Parser:
     guide: str = ""
     #: Options that need no value, and the value that they then have.
     alone: Mapping[str, str] = {}
+    #: The argument that takes the words behind `--`, and no others; empty if there is none.
+    behind: str = ""
     params: list[Any]
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -140,12 +143,18 @@ class Command(_Parser, TyperCommand):
     """One command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        behind: list[str] = []
+        if self.behind and "--" in args:
+            at = args.index("--")
+            args, behind = args[:at], args[at + 1 :]
         valued = (
             f"{word}={self.alone[word]}" if word in self.alone and after[:1] in ("", "-") else word
             for word, after in zip(args, [*args[1:], ""], strict=False)
         )
         with _located(ctx):
             rest = super().parse_args(ctx, list(valued))
+        if self.behind:
+            rest, ctx.params[self.behind] = ctx.params[self.behind] or rest, behind
         if rest:
             raise UsageError(Message("too many arguments ({words})", words=" ".join(rest)), _see(f"atlctl {self.path}"))
         given = _merge_shared(self, ctx)

@@ -178,6 +178,7 @@ STATE_TONES: Mapping[str, Tone] = {
     "Starting": Tone.WAITING,
     "Running": Tone.ACTIVE,
     "Held": Tone.HELD,
+    "Debugging": Tone.HELD,
     "Restarting": Tone.WARN,
     "Suspended": Tone.DIM,
     "Stopping": Tone.WARN,

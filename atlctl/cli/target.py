@@ -44,6 +44,7 @@ class Choice:
         "hostfile",
         "variable",
         "worker",
+        "wrapper",
         "local_job",
         "ssh_job",
         "configured",
@@ -174,16 +175,16 @@ def local() -> Backend:
 def _fitting(name: str | None) -> Choice:
     """The backend if none was asked for."""
     from atlctl.backends.kubernetes.kubeconfig import available
+    from atlctl.cli import hosts
 
     if worker := os.environ.get("ATLCTL_WORKER"):
-        from atlctl.cli import hosts
-
         return Choice("ssh" if name is not None and hosts.started(name) else "local", "worker", worker)
+    if hosts.wrapped(name):
+        return Choice("ssh", "wrapper", name or "")
     cluster = available()
     if name is None:
         return Choice("kubernetes", "configured") if cluster else _without_a_cluster()
     from atlctl.backends.hosts import registry
-    from atlctl.cli import hosts
 
     try:
         registry.glance(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.render.palette import Tone, Toned
 from atlctl.render.streams import Streams
-from atlctl.render.table import Column, Table, render_table, rfc3339
+from atlctl.render.table import Column, Table, human_age, render_table, rfc3339
 from atlctl.render.width import display_width
 
 if TYPE_CHECKING:
@@ -100,9 +100,16 @@ def _age_column(streams: Streams, spare: int, since: Message) -> Column:
     return Column(Message("AGE"), "right", spare=spare) if streams.stdout_tty else Column(since)
 
 
-def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: Streams, wide: bool) -> str:
-    """`missing`: indexes that should have a worker; each gets its row. Usage has columns if the backend queries it. On
-    a terminal, columns that repeat others or are the same for all workers are shown only in the wide form."""
+def workers_table(
+    workers: Sequence[Worker],
+    missing: Sequence[int],
+    streams: Streams,
+    wide: bool,
+    steps: Mapping[str, tuple[int, float]] | None = None,
+) -> str:
+    """`missing`: indexes that should have a worker; each gets its row. Usage has columns if the backend queries it, and
+    `steps` (by name: the last training step and its age in seconds) if there are any. On a terminal, columns that
+    repeat others or are the same for all workers are shown only in the wide form."""
     now, terminal = time.time(), streams.stdout_tty
     states, notes = _states(workers, streams)
     used = any(worker.usage is not None for worker in workers)
@@ -122,6 +129,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
         Column(Message("GPUS"), "right", spare=3),
         _age_column(streams, 4, Message("STARTED")),
         *(_use_columns() if used else ()),
+        *((Column(Message("STEP"), "right", spare=2), Column(Message("STEP AGE"), "right", spare=2)) if steps else ()),
         Column(Message("NODE"), wide_only=True, spare=8),
         Column("PID", "right", wide_only=True, spare=12),
         Column(Message("ENDED"), wide_only=True, spare=12),
@@ -142,6 +150,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
                 _text(worker.gpus),
                 say.moment(worker.started, streams, now),
                 *(_usage(worker.usage) if used else ()),
+                *(_step(steps.get(worker.name)) if steps else ()),
                 _text(worker.node),
                 _text(worker.pid),
                 say.moment(worker.ended, streams, now),
@@ -155,6 +164,10 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
     rows += [(index, [str(index), "-", "-", "-", absent, *blank]) for index in missing]
     rows.sort(key=lambda row: row[0])
     return _render(columns, [cells for _, cells in rows], notes, streams, wide)
+
+
+def _step(found: tuple[int, float] | None) -> tuple[str, str]:
+    return ("-", "-") if found is None else (str(found[0]), human_age(found[1]))
 
 
 def _use_columns() -> tuple[Column, ...]:

@@ -19,6 +19,7 @@ from atlctl.diagnosis.logline import (
     NOBODY,
     PROGRESS,
     PROGRESS_HEAD,
+    WRAPPER,
     Moment,
     Origin,
     clean_line,
@@ -229,6 +230,8 @@ class LogReader:
         if stamp is None:
             stamp, body = split_stamp(line)
         raw = clean_line(body)
+        if raw.startswith(WRAPPER):
+            return self._traces.open_at(line_no)
         if not raw.strip():
             return self._summaries.open or self._traces.open_at(line_no)
         time = self._time(raw, stamp)

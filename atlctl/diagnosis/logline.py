@@ -20,6 +20,10 @@ _ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _REPLACEMENT = "�"
 
 
+#: The beginning of the lines that `atlctl run` prints into the log of its worker. They quote other lines.
+WRAPPER = "atlctl: "
+
+
 def decode(data: bytes) -> str:
     """Decodes UTF-8, or GB 18030 if that fits the whole text and UTF-8 little of it.
 

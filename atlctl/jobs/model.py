@@ -21,6 +21,8 @@ class State(StrEnum):
     RUNNING = "Running"
     #: The worker runs, but its trainer has failed (a launch script that sleeps afterwards).
     HELD = "Held"
+    #: The training was ended by a user who keeps the workers, to start it again in place.
+    DEBUGGING = "Debugging"
     RESTARTING = "Restarting"
     SUSPENDED = "Suspended"
     STOPPING = "Stopping"
@@ -50,6 +52,7 @@ _LABELS = {
     State.STARTING: Message("Starting"),
     State.RUNNING: Message("Running"),
     State.HELD: Message("Held"),
+    State.DEBUGGING: Message("Debugging"),
     State.RESTARTING: Message("Restarting"),
     State.SUSPENDED: Message("Suspended"),
     State.STOPPING: Message("Stopping"),

@@ -85,13 +85,17 @@ def check_private(path: str, top: str) -> None:
     Raises FileNotFoundError if one is missing, AtlctlError for other failures.
     """
     above, rest = top, os.path.relpath(path, top)
-    _check(above)
+    check_folder(above, os.geteuid())
     for name in rest.split(os.sep) if rest != "." else ():
         above = os.path.join(above, name)
-        _check(above)
+        check_folder(above, os.geteuid())
 
 
-def _check(path: str) -> None:
+def check_folder(path: str, owner: int, forbidden: int = 0o022) -> None:
+    """Raise NotAllowed if `path` is a link, not a folder, not owned by the user `owner`, or has rights of `forbidden`.
+
+    Raises FileNotFoundError if it is missing, AtlctlError for other failures.
+    """
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -107,26 +111,36 @@ def _check(path: str) -> None:
         raise NotAllowed(
             Message("{path} is not a folder", path=path), Message("move it away, or {advice}", advice=_ELSEWHERE)
         )
-    if found.st_uid != os.geteuid():
+    if found.st_uid != owner:
         raise NotAllowed(
             Message(
                 "{path} belongs to user {owner}, not to you (user {user})",
                 path=path,
                 owner=found.st_uid,
-                user=os.geteuid(),
+                user=owner,
             ),
             _ELSEWHERE,
         )
-    if found.st_mode & 0o022:
+    if found.st_mode & forbidden:
         raise NotAllowed(
-            writable(path, found),
-            Message("if you trust its contents: chmod go-w {path}; or {advice}", path=path, advice=_ELSEWHERE),
+            writable(path, found) if found.st_mode & 0o022 else readable(path, found),
+            Message(
+                "if you trust its contents: chmod {mode} {path}; or {advice}",
+                mode="go-w" if forbidden == 0o022 else "0700",
+                path=path,
+                advice=_ELSEWHERE,
+            ),
         )
 
 
 def writable(path: str, found: os.stat_result) -> Message:
     """Why the file or folder `path` is not trusted: other users can write to it."""
     return Message("{path} can be written by others (mode {mode:04o})", path=path, mode=stat.S_IMODE(found.st_mode))
+
+
+def readable(path: str, found: os.stat_result) -> Message:
+    """Why a private file or folder is refused."""
+    return Message("{path} can be read by others (mode {mode:04o})", path=path, mode=stat.S_IMODE(found.st_mode))
 
 
 def linked(path: str) -> NotAllowed:

@@ -24,7 +24,7 @@ from typing import Literal, Protocol
 
 from atlctl.diagnosis.logfacts import END_LITERALS, MAX_BEFORE, LogReader
 from atlctl.diagnosis.logline import decode, is_utf8
-from atlctl.diagnosis.scanner import Scanner
+from atlctl.diagnosis.scanner import MOST, Scanner
 from atlctl.diagnosis.torchelastic import AGENT_STARTS
 from atlctl.diagnosis.tracebacks import HEADER, embedded_in, rank_in
 from atlctl.i18n import Message, joined, plural
@@ -73,10 +73,18 @@ _COLON = re.compile(rb"%b(%b):%b(?: |$)" % (_SGR, _NAME, _SGR))
 SAMPLE_LINES = 5_000
 
 
+class TakesLines(Protocol):
+    """A reader of one worker's lines, see `LogReader`."""
+
+    def feed(self, line_no: int, line: bytes, /) -> bool: ...
+
+    def catch_up(self, line_no: int, lines: Sequence[bytes], /) -> None: ...
+
+
 class Readers(Protocol):
     """Log readers by worker, and notes about mixed logs."""
 
-    def reader(self, name: str, how: Told | None) -> LogReader:
+    def reader(self, name: str, how: Told | None) -> TakesLines:
         """The reader of a worker that has a separate file (`how` is None), or was identified by its lines."""
 
     def mixed(self, name: str) -> None:
@@ -100,9 +108,18 @@ class Feed:
     """Parser of one log. `number` is that of the last line so far, counted over all logs; `holes` are NUL runs."""
 
     def __init__(
-        self, readers: Readers, name: str, number: int, literals: frozenset[bytes], start: bytes, *, alone: bool
+        self,
+        readers: Readers,
+        name: str,
+        number: int,
+        literals: frozenset[bytes],
+        start: bytes,
+        *,
+        alone: bool,
+        most: int = MOST,
     ) -> None:
-        """`start` is the start of the log, used to detect its format. `alone`: every line is of the worker `name`."""
+        """`start` is the start of the log, used to detect its format. `alone`: every line is of the worker `name`.
+        `most`: see `Scanner`."""
         self.number = number
         self.backwards = False
         self._holes = 0
@@ -115,7 +132,9 @@ class Feed:
         self._overwritten = Overwritten(alone=alone)
         self._lines = LineReader()
         self._prefix: LinePrefix | None = None
-        self._scanner = Scanner(literals, self._take, head=_EDGE, tail=_EDGE) if self._plain(start) else None
+        self._scanner: Scanner | None = None
+        if self._plain(start):
+            self._scanner = Scanner(literals, self._take, head=_EDGE, tail=_EDGE, most=most)
 
     @property
     def holes(self) -> int:
@@ -206,7 +225,7 @@ class Feed:
             task = self._prefix is not None and bool(self._prefix.shape.label)
             self._other(told[0], "task" if task else "prefix").feed(self.number, text)
 
-    def _other(self, worker: str, how: Told) -> LogReader:
+    def _other(self, worker: str, how: Told) -> TakesLines:
         self._readers.mixed(self._name)
         return self._readers.reader(worker, how)
 

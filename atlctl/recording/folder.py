@@ -131,6 +131,9 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
                 names[name] = min(entry.name, names.get(name, entry.name), key=len)
     for name, files in group(list(names)).items():
         found.logs[name] = [os.path.join(folder, names[file]) for file in files]
+    for name in sorted(folders - found.logs.keys(), key=natural):
+        if wrapped := _wrapped(os.path.join(folder, name, "workers", name, "log"), found):
+            found.logs[name] = wrapped
     if error_files:
         roots = [(name, os.path.join(folder, name)) for name in found.logs if name in folders]
         roots += _collected(os.path.join(folder, "files"), found) if "files" in folders else []
@@ -144,6 +147,20 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
     if loose:
         found.dumps[LOOSE] = sorted(loose, key=natural)[:MAX_ERROR_FILES]
     return found
+
+
+def _wrapped(folder: str, content: FolderContent) -> list[str]:
+    """The files of the log of a worker of `atlctl run`, the oldest first; empty if the folder is not one."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        content.note(error)
+        return []
+    rotated = sorted(name for name in names if name.startswith("0.log."))
+    return [os.path.join(folder, name) for name in (*rotated, *(["0.log"] if "0.log" in names else []))]
 
 
 def log_name(name: str) -> str | None:

@@ -24,9 +24,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "recording": ("i18n", "jobs", "backends.base", "diagnosis", "fanout", "render"),
     "smoke": ("i18n", "jobs", "remote", "backends.base", "diagnosis", "fanout", "render"),
     "stacks": ("i18n", "jobs", "remote", "backends.base", "diagnosis", "fanout", "render"),
+    # A wrapper is the other end of the hosts backend, and speaks to its peers through it.
+    "run": ("i18n", "jobs", "remote", "backends.base", "backends.hosts", "diagnosis", "fanout", "render"),
     "cli": (
         *("i18n", "jobs", "remote", "backends", "diagnosis", "fanout", "render"),
-        *("recording", "smoke", "stacks", "transfer"),
+        *("recording", "run", "smoke", "stacks", "transfer"),
     ),
     "packaging": (),
     "__main__": ("cli", "jobs"),
@@ -41,7 +43,10 @@ KNOWS: dict[str, tuple[str, ...]] = {
     "kubernetes": ("backends.kubernetes",),
     "aiohttp": ("backends.kubernetes",),
     "yarl": ("backends.kubernetes",),
-    "asyncssh": tuple(f"backends.hosts.{name}" for name in ("checkup", "connect", "hostkeys", "keys", "stream")),
+    "asyncssh": (
+        *(f"backends.hosts.{name}" for name in ("checkup", "connect", "hostkeys", "jobkeys", "keys", "stream")),
+        "run.serving",
+    ),
     "torch": ("remote.smoke.probe", "cli.demo_job.train"),
     "zstandard": ("recording.packed",),
     "pydantic_core": ("diagnosis.scanner",),

@@ -29,7 +29,7 @@ class SupervisedBackend:
         return ()
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
-        for asked, option in ((request.delete, "--delete"), (request.keep, "--keep-pods")):
+        for asked, option in ((request.delete, "--delete"), (request.keep, "--keep")):
             if asked:
                 raise UsageError(Message("{option} is for jobs of a cluster", option=option), f"atlctl stop {job.name}")
         running = tuple(worker for worker in workers if worker.state.active)

@@ -17,6 +17,7 @@ from asyncssh.config import SSHClientConfig, SSHConfig
 
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import GLOBAL_FILES, USER_FILES, Entries, KnownHosts, refusal
+from atlctl.backends.hosts.jobkeys import JobAccess
 from atlctl.backends.hosts.keys import DEFAULTS, Keys, none_accepted
 from atlctl.i18n import Message, specific
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable, UsageError
@@ -38,6 +39,8 @@ CIPHERS = (
     "aes128-ctr",
     "aes256-ctr",
 )
+#: The user's name for a worker of `atlctl run`, which lets in a key: a user of a container may have no name.
+JOB_USER = "atlctl"
 #: Connections that are kept for the next command: asyncssh takes 50 KB for each.
 IDLE_KEPT = 256
 # asyncssh leaves this option out.
@@ -102,11 +105,23 @@ class Connections:
         """`config`: the path of a configuration of ssh, None for none."""
         self._keys, self._known, self._config = keys, known, config
         self._open: dict[Host, asyncio.Task[asyncssh.SSHClientConnection]] = {}
+        #: Hosts that are workers of `atlctl run`: the way in, and the worker's index.
+        self._workers: dict[Host, tuple[JobAccess, int]] = {}
+        #: Connections to hosts that were trusted in another way when they were made.
+        self._former: list[asyncio.Task[asyncssh.SSHClientConnection]] = []
         #: Users of each connection that is in use.
         self._users: Counter[Host] = Counter()
         self._alike = config is None or _all_alike(config)
         self._said: dict[object, _Said] = {}
         self._ways: dict[object, _Way] = {}
+
+    def trust(self, host: Host, access: JobAccess, index: int) -> None:
+        """From now on `host` is the worker `index` of `access`: only its keys count, neither files nor agents nor the
+        configuration of ssh."""
+        if self._workers.get(host) != (access, index):
+            self._workers[host] = access, index
+            if host in self._open:
+                self._former.append(self._open.pop(host))
 
     async def get(self, host: Host) -> asyncssh.SSHClientConnection:
         """The connection to a host, made now if there is none. Raises AtlctlError, and then wants no `rest`."""
@@ -138,8 +153,9 @@ class Connections:
                 task.result().abort()
 
     async def aclose(self) -> None:
-        tasks = list(self._open.values())
+        tasks = [*self._open.values(), *self._former]
         self._open.clear()
+        self._former.clear()
         for task in tasks:
             if not task.done():
                 task.cancel()
@@ -155,6 +171,8 @@ class Connections:
 
     def _key(self, host: Host) -> object:
         """The same key for hosts with the same settings."""
+        if host in self._workers:
+            return host.port, self._workers[host][0]
         return (host.user, host.port) if self._alike else host
 
     def _of(self, host: Host) -> _Said:
@@ -165,12 +183,13 @@ class Connections:
         return self._said[key]
 
     def _read(self, host: Host) -> _Said:
+        worker = host in self._workers
         try:
             options = asyncssh.SSHClientConnectionOptions(
-                config=[] if self._config is None else [self._config],
+                config=[] if self._config is None or worker else [self._config],
                 host=host.name,
                 port=host.port or (),
-                username=host.user or (),
+                username=host.user or (JOB_USER if worker else ()),
                 client_keys=None,
                 known_hosts=b"",
             )
@@ -207,15 +226,19 @@ class Connections:
         """Raises UsageError."""
         key = self._key(host)
         if key not in self._ways:
-            self._ways[key] = self._made(self._of(host))
+            self._ways[key] = self._made(self._of(host), self._workers.get(host))
         return self._ways[key]
 
-    def _made(self, said: _Said) -> _Way:
+    def _made(self, said: _Said, worker: tuple[JobAccess, int] | None) -> _Way:
         target = said.target
-        known = self._known.of(target.known_files)
+        if worker is not None:
+            known, keys = Entries({}), [worker[0].client_key()]  # its host key is that of one host: see `_Client`
+        else:
+            known = self._known.of(target.known_files)
+            keys = self._keys.load(target.identities, target.agent, only=target.only)
         given: dict[str, Any] = {
             "username": target.user,
-            "client_keys": self._keys.load(target.identities, target.agent, only=target.only) or None,
+            "client_keys": keys or None,
             "agent_path": None,
             # By its name alone, as ssh does: another one's address may have been this one's.
             "known_hosts": lambda name, _, port: known.known.match(name, "", port),
@@ -240,7 +263,8 @@ class Connections:
         return _Way({"options": options, "config": None, "tunnel": direct}, known)
 
     async def _connect(self, host: Host) -> asyncssh.SSHClientConnection:
-        await self._keys.ask_agent(self._of(host).target.agent)
+        if host not in self._workers:
+            await self._keys.ask_agent(self._of(host).target.agent)
         way = self._way(host)
         try:
             return await self._once(host, way)
@@ -256,7 +280,8 @@ class Connections:
 
     async def _once(self, host: Host, way: _Way, **more: Any) -> asyncssh.SSHClientConnection:
         target = self.target(host)
-        client = _Client(self._known, target)
+        worker = self._workers.get(host)
+        client = _Client(self._known, target, worker and worker[0].host_key(worker[1]))
         try:
             given = {**way.given, **more}
             return await asyncssh.connect(host.name, host.port or (), client_factory=lambda: client, **given)
@@ -265,6 +290,13 @@ class Connections:
 
     def _mapped(self, error: Exception, host: Host, target: Target, known: Entries, client: _Client) -> AtlctlError:
         place = f"{target.host}:{target.port}"
+        if client.only is not None and isinstance(error, asyncssh.HostKeyNotVerifiable):
+            cause = Message("its host key does not belong to this start of the job")
+            return NotAllowed(specific(Message("{host} is not this worker: {why}", host=place, why=cause), cause))
+        if client.only is not None and isinstance(error, asyncssh.PermissionDenied):
+            cause = Message("another job, or an earlier start of it")
+            said = Message("{host} does not accept this job's key: {why}", host=place, why=cause)
+            return NotAllowed(specific(said, cause))
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             return refusal(*target.known_as, known, client.offered, os.path.expanduser(target.known_files[0]))
         if isinstance(error, asyncssh.PermissionDenied):
@@ -319,8 +351,9 @@ class NameUnknown(Unreachable):
 class _Client(asyncssh.SSHClient):
     """Sees the connection as soon as there is one, and the key of a host that is not trusted."""
 
-    def __init__(self, known: KnownHosts, target: Target) -> None:
-        self._known, self._target = known, target
+    def __init__(self, known: KnownHosts, target: Target, only: asyncssh.SSHKey | None) -> None:
+        """`only`: the one key that the host may have, in place of known_hosts."""
+        self._known, self._target, self.only = known, target, only
         self.offered: asyncssh.SSHKey | None = None
         self.connection: asyncssh.SSHClientConnection | None = None
 
@@ -329,6 +362,8 @@ class _Client(asyncssh.SSHClient):
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:  # noqa: ARG002
         self.offered = key
+        if self.only is not None:
+            return key.public_data == self.only.public_data
         if not (self._known.accept_new or (self._known.stores and self._target.accept_new)):
             return False
         place = self._target.known_as
@@ -410,10 +445,10 @@ class _Introduction(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.set_protocol(self._protocol)
-        self._protocol.connection_made(_Corked(transport))
+        self._protocol.connection_made(Corked(transport))
 
 
-class _Corked(asyncio.Transport):
+class Corked(asyncio.Transport):
     """Collects the writes of one iteration of the event loop, and sends them together."""
 
     def __init__(self, transport: asyncio.Transport) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -26,7 +26,9 @@ PIECES = MAX_LINE // (16 * 1024) + 64
 _EMPTY = [b""] * 3
 
 
-async def read(folder: str, request: LogRequest, ended: Callable[[], bool] | None) -> AsyncIterator[Sequence[LogLine]]:
+async def read(
+    folder: str, request: LogRequest, ended: Callable[[], bool] | None
+) -> AsyncGenerator[Sequence[LogLine], None]:
     """Batches of lines. With `ended` (whether the worker has ended and its log is complete) the log is followed.
 
     While following, an empty batch says that nothing new has come. Raises AtlctlError for a file that cannot be read.

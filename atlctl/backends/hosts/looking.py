@@ -24,8 +24,10 @@ from atlctl.backends.hosts.states import Seen, of_workers, understood
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable
 from atlctl.jobs.model import Job, RankMap, State, Worker
+from atlctl.jobs.naming import safe_file_name
+from atlctl.remote.supervisor import asked
+from atlctl.remote.supervisor.telling import Refused
 
-KIND = "SSH"
 #: Seconds without a line after which a log that is followed says that nothing new has come.
 QUIET_SECONDS = 0.1
 #: Seconds between two tries after a lost connection, and for how long they go on without success.
@@ -48,6 +50,19 @@ async def look(
     plain = {worker.name: worker for worker in workers(record) if only is None or worker.name in only}
     answers = await asking.each(plain, lambda name: asking.ask(executor, name, "look", record.details(name), timeout))
     return {name: _seen(plain[name], answer) for name, answer in answers.items()}
+
+
+def of_answers(record: Record, answers: Mapping[str, dict[str, Any] | AtlctlError]) -> dict[str, Seen]:
+    """All workers by the answers of their wrappers. The end of one that does not answer may be on shared storage."""
+    found = {worker.name: _seen(worker, answers[worker.name]) for worker in workers(record)}
+    for name, one in found.items():
+        if one.problem is not None:
+            with contextlib.suppress(Refused):
+                own = f"{record.placed(name).folder}/workers/{safe_file_name(name)}"
+                ended = understood(one.worker, asked.seen(own, "elsewhere", ""))
+                if ended is not None and not ended.worker.state.active:
+                    found[name] = ended
+    return found
 
 
 def workers(record: Record) -> tuple[Worker, ...]:
@@ -79,7 +94,7 @@ def job(record: Record, seen: Mapping[str, Seen]) -> Job:
     """The job; workers that are not in `seen` are unknown."""
     found = tuple(seen[worker.name].worker if worker.name in seen else worker for worker in workers(record))
     plain = Job(
-        *(record.name, KIND, "ssh", State.UNKNOWN, record.uid, len(found), found),
+        *(record.name, record.kind, "ssh", State.UNKNOWN, record.uid, len(found), found),
         created=record.created,
         command=shlex.join(record.argv),
     )

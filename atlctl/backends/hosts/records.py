@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.registry import MAX_FILE, OTHER_NAME, Registry, lock
@@ -14,6 +14,12 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import ensure_dir, file_error, read_bytes, state_dir, write_atomic
+
+if TYPE_CHECKING:
+    from atlctl.backends.hosts.jobkeys import JobAccess
+
+#: Kinds of jobs that have a record.
+SSH, RUN = "SSH", "Run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,11 @@ class Record:
     master_addr: str
     master_port: int
     workers: tuple[Placed, ...]
+    #: SSH: started by `ssh run`; RUN: its workers are wrapped by `atlctl run`, and have `access`. `own`: the name of
+    #: the worker that the record was found in.
+    kind: str = SSH
+    access: JobAccess | None = None
+    own: str | None = None
 
     @property
     def hosts(self) -> dict[str, Host]:
@@ -68,7 +79,7 @@ RECORDS = Registry(
 
 def load(name: str) -> Record:
     """The record of that name. Raises as `Registry.load` does."""
-    return RECORDS.load(name, lambda _, raw: _record(raw))
+    return RECORDS.load(name, lambda _, raw: parsed(raw))
 
 
 class Kept:
@@ -126,7 +137,8 @@ def _tidy(folder: str) -> None:
             os.rmdir(folder)
 
 
-def _record(raw: dict[str, Any]) -> Record:
+def parsed(raw: dict[str, Any]) -> Record:
+    """The record in an object of JSON. Raises KeyError, TypeError, ValueError."""
     return Record(
         name=_text(raw["name"]),
         uid=_text(raw["uid"]),

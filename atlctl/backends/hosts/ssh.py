@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from atlctl.backends.base import (
     Argv,
@@ -18,13 +19,15 @@ from atlctl.backends.base import (
     Plan,
     StopRequest,
     StopResult,
+    as_it_is,
+    some_of,
 )
 from atlctl.backends.guarded.asking import file_of, living, told_by
-from atlctl.backends.hosts import looking, records, stopping
+from atlctl.backends.hosts import asking, logs, looking, records, runs, stopping, wrappers
 from atlctl.backends.hosts.backend import SupervisedBackend
 from atlctl.backends.hosts.connect import Connections
 from atlctl.backends.hosts.lists import HostList
-from atlctl.backends.hosts.records import Record
+from atlctl.backends.hosts.records import RUN, SSH, Record
 from atlctl.backends.hosts.registry import running
 from atlctl.backends.hosts.states import Seen
 from atlctl.backends.hosts.stream import SshExecutor, Within
@@ -32,7 +35,7 @@ from atlctl.backends.questions import ask_each
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, UsageError, no_answer
 from atlctl.jobs.model import Job, RankMap, State, Usage, Worker
-from atlctl.jobs.naming import fold_names, meant_job
+from atlctl.jobs.naming import fold_names, meant_job, natural_key, safe_file_name
 from atlctl.remote.gpus import QUERY, parse
 from atlctl.remote.sending import shell
 
@@ -63,6 +66,7 @@ class SshBackend(SupervisedBackend):
             self._lists[meant.name] = meant
         self._meant = meant
         self._records = records.Kept()
+        self._wrapped: dict[str, Record] = {}
         #: The answers of the hosts when the job was looked up, by its UID.
         self._seen: dict[str, Mapping[str, Seen]] = {}
 
@@ -73,7 +77,8 @@ class SshBackend(SupervisedBackend):
 
     async def list_jobs(self) -> Listing:
         found, problems = await asyncio.to_thread(records.load_all)
-        jobs = await asyncio.gather(*(self._launched(record) for record in found))
+        wrapped = await asyncio.to_thread(runs.here)
+        jobs = await asyncio.gather(*(self._launched(record) for record in (*wrapped, *found)))
         names = {job.name for job in jobs}
         listed = [one.job for one in self._lists.values() if one.name not in names]
         return Listing((*jobs, *listed), tuple(problems))
@@ -82,11 +87,11 @@ class SshBackend(SupervisedBackend):
         if self._meant is not None and name == self._meant.name:
             return self._meant.job
         try:
-            return await self._launched(self._records.load(name))
+            return await self._launched(self._load(name))
         except NothingMatched:
             if name in self._lists:
                 return self._lists[name].job
-            known = [*(record.name for record in records.load_all()[0]), *self._lists]
+            known = [*(record.name for record in (*runs.here(), *records.load_all()[0])), *self._lists]
             hint = (
                 Message("{listed}: {jobs}", listed=records.RECORDS.listed, jobs=", ".join(known[:8]))
                 if known
@@ -96,10 +101,14 @@ class SshBackend(SupervisedBackend):
             raise NothingMatched(Message("no job named {job} on hosts", job=name), near or hint) from None
 
     async def current(self) -> Job | None:
+        for record in runs.here():
+            return await self._launched(record)
         return None if self._meant is None else self._meant.job
 
     async def current_worker(self, job: Job) -> str | None:
-        if job.kind == looking.KIND:
+        if (record := self._record(job)) is not None:
+            if record.access is not None:
+                return record.own
             return os.environ.get("ATLCTL_WORKER") if os.environ.get("ATLCTL_JOB") == job.name else None
         own = self._lists[job.name].own if job.name in self._lists else None
         return None if own is None else job.workers[own].name
@@ -160,16 +169,37 @@ class SshBackend(SupervisedBackend):
         if record is None:
             hosts = {host.name: host for host in self._lists[job.name].hosts}
             return SshExecutor(self._connections, hosts)
-        return SshExecutor(self._connections, record.hosts, within(record))
+        # A wrapper starts commands in the environment and folder of its own command.
+        return SshExecutor(self._connections, record.hosts, {} if record.access is not None else within(record))
 
     def _asking(self, record: Record) -> Executor:
         """For questions to the hosts: those of workers that have ended answer, too."""
         return SshExecutor(self._connections, record.hosts)
 
+    async def ask_wrappers(
+        self, job: Job, names: Sequence[str], question: str, details: Mapping[str, Any], seconds: float
+    ) -> dict[str, dict[str, Any] | AtlctlError]:
+        """The answers of the wrappers of a job that `atlctl run` has wrapped, by worker."""
+        record = self._owned(job)
+        return await self._wrappers(record, names, question, details, seconds)
+
+    async def _wrappers(
+        self, record: Record, names: Sequence[str], question: str, details: Mapping[str, Any], seconds: float
+    ) -> dict[str, dict[str, Any] | AtlctlError]:
+        told = {**details, "uid": record.uid}
+        return await asking.each(
+            names, lambda name: wrappers.ask(self._connections, record.hosts[name], question, told, seconds)
+        )
+
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncGenerator[Sequence[LogLine], None]:
         record = self._owned(job)
-        asking = self._asking(record)
-        async with aclosing(looking.lines(asking, record, worker.name, request, self._waiting)) as batches:
+        shared = None if record.access is None else _shared_log(record, worker.name, previous=request.previous)
+        reading = (
+            looking.lines(self._asking(record), record, worker.name, request, self._waiting)
+            if shared is None
+            else logs.read(shared, replace(request, previous=False), _ended_at(shared) if request.follow else None)
+        )
+        async with aclosing(reading) as batches:
             async for batch in batches:
                 yield batch
 
@@ -185,20 +215,51 @@ class SshBackend(SupervisedBackend):
     # Stop
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
-        self._owned(job)
-        return await super().plan_stop(job, workers, request)
+        record = self._owned(job)
+        if request.keep and record.access is not None:
+            running = tuple(worker for worker in workers if worker.state in (State.RUNNING, State.STOPPING))
+            if not running:
+                return Plan(job, (), "signal", nothing=as_it_is(job))
+            how = Message(
+                "SIGTERM to each worker's command, then SIGKILL after {grace:g} s to the processes that remain",
+                grace=request.grace,
+            )
+            kept = Message(
+                "the workers and their files; start the command again with: atlctl rerun {job}", job=job.name
+            )
+            facts = (("workers", some_of(job, running)), ("how", how), ("kept", kept))
+            return Plan(job, running, "keep", facts, steps=request.grace)
+        plan = await super().plan_stop(job, workers, request)
+        # The supervisors of other jobs outlive their workers; a wrapper ends with its command.
+        stays = record.access is None or _shared_log(record, record.workers[-1].name) is not None
+        return replace(plan, loses_logs=not stays)
 
     async def check(self, plan: Plan) -> None:
         self._owned(plan.job)
 
+    async def carry_out(self, plan: Plan, timeout: float, told: Callable[[str], None]) -> list[StopResult]:
+        if plan.how != "keep":
+            return await super().carry_out(plan, timeout, told)
+        grace = plan.steps if isinstance(plan.steps, float) else 0.0
+        return await self._end_wrapped(plan.job, [worker.name for worker in plan.workers], grace, keep=True)
+
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
         names, record = [worker.name for worker in workers], self._owned(job)
+        if record.access is not None:
+            return await self._end_wrapped(job, names, grace, keep=False)
         return await stopping.stop(self._asking(record), record, names, grace)
+
+    async def _end_wrapped(self, job: Job, names: Sequence[str], grace: float, *, keep: bool) -> list[StopResult]:
+        details = {"grace": grace, "keep": keep}
+        answers = await self.ask_wrappers(job, names, "stop", details, grace + stopping.MARGIN_SECONDS)
+        return [stopping.result(name, answers[name]) for name in names]
 
     # Removal
 
     async def left_of(self, job: Job) -> str:
         record = self._owned(job)
+        if record.access is not None:
+            raise running(job.name)
         unknown = [worker for worker in job.workers if worker.state is State.UNKNOWN]
         if unknown:
             names = fold_names(worker.name for worker in unknown)
@@ -237,20 +298,41 @@ class SshBackend(SupervisedBackend):
     # Where a job is from
 
     async def _launched(self, record: Record) -> Job:
+        self._trusted(record)
         return looking.job(record, await self._look(record, again=True))
 
     async def _look(self, record: Record, *, again: bool) -> Mapping[str, Seen]:
         """Query the hosts of a job. `again`: also if they were queried before."""
         if again or record.uid not in self._seen:
-            self._seen[record.uid] = await looking.look(self._asking(record), record)
+            if record.access is not None:
+                names = [placed.name for placed in record.workers]
+                answers = await self._wrappers(record, names, "look", {}, asking.ANSWER_SECONDS)
+                self._seen[record.uid] = looking.of_answers(record, answers)
+            else:
+                self._seen[record.uid] = await looking.look(self._asking(record), record)
         return self._seen[record.uid]
+
+    def _load(self, name: str) -> Record:
+        """The record of the job `name`: of a wrapper in this container, or of `ssh run`. Raises as `records.load`."""
+        try:
+            return self._trusted(runs.load(name))
+        except NothingMatched:
+            return self._records.load(name)
+
+    def _trusted(self, record: Record) -> Record:
+        """The record, whose hosts may now be connected to with the job's own keys."""
+        if record.access is not None and self._wrapped.get(record.name) != record:
+            for index, placed in enumerate(record.workers):
+                self._connections.trust(placed.host, record.access, index)
+            self._wrapped[record.name] = record
+        return record
 
     def _record(self, job: Job) -> Record | None:
         """The record of a job; None for a list of hosts. Raises NothingMatched; Replaced if another job has its
         name."""
-        if job.kind != looking.KIND:
+        if job.kind not in (SSH, RUN):
             return None
-        record = self._records.load(job.name)
+        record = self._load(job.name)
         if record.uid != job.uid:
             raise Replaced(job.name)
         return record
@@ -269,6 +351,22 @@ class SshBackend(SupervisedBackend):
                 ),
             )
         return record
+
+
+def _shared_log(record: Record, name: str, *, previous: bool = False) -> str | None:
+    """The folder of the log of a worker of `atlctl run` if it is on shared storage: it can be read without the worker,
+    which may be gone. `previous`: that of the attempt before."""
+    own = f"{record.placed(name).folder}/workers/{safe_file_name(name)}"
+    try:
+        logs = [entry for entry in os.listdir(own) if entry.partition(".")[0] == "log"]
+    except OSError:
+        return None
+    chosen = max(logs, key=natural_key, default=None) if previous and len(logs) > 1 else "log"
+    return f"{own}/{chosen}" if chosen in logs else None
+
+
+def _ended_at(log: str) -> Callable[[], bool]:
+    return lambda: os.path.exists(f"{os.path.dirname(log)}/exit.json")
 
 
 def within(record: Record) -> dict[str, Within]:

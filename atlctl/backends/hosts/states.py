@@ -51,7 +51,10 @@ def understood(worker: Worker, answer: Mapping[str, Any]) -> Seen | None:
     ended = mapping(answer.get("exit"))
     code, signal = whole(ended.get("exit_code")), whole(ended.get("signal"))
     doubtful = False
-    if (code is None) != (signal is None):
+    held = mapping(answer.get("held"))
+    if held and presence == "alive":
+        worker = _held(worker, code, signal, held)
+    elif (code is None) != (signal is None):
         worker = _ended(worker, code, signal, ended)
         if doubtful := worker.state is State.SUCCEEDED and trainer_failed:
             worker = replace(worker, reason=joined(filter(None, (DOUBTFUL_REASON, worker.reason))))
@@ -79,6 +82,15 @@ def understood(worker: Worker, answer: Mapping[str, Any]) -> Seen | None:
         whole(answer.get("processes")),
         tuple(sorted(ranks)),
     )
+
+
+def _held(worker: Worker, code: int | None, signal: int | None, held: Mapping[str, Any]) -> Worker:
+    """A worker that its wrapper keeps after the end of its command; `held["left"]`: seconds, if they are limited."""
+    how: str = Message("not started") if code is None and signal is None else end_words(code, signal)
+    left = number(held.get("left"))
+    rest = Message("until it is released") if left is None else Message("{minutes:.0f} min left", minutes=left / 60)
+    state = State.DEBUGGING if held.get("debugging") is True else State.HELD
+    return replace(worker, state=state, reason=joined((how, rest)), exit_code=code, signal=signal)
 
 
 def _load(value: object) -> tuple[float, float, float] | None:
@@ -127,6 +139,7 @@ def _job_state(workers: Sequence[Worker], doubtful: Collection[str]) -> tuple[St
         (State.LOST, Message("{workers} lost")),
         (State.FAILED, Message("{workers} failed")),
         (State.STOPPING, Message("{workers} stopping")),
+        (State.DEBUGGING, Message("{workers} kept for debugging")),
         (State.HELD, Message("{workers} held")),
         (State.STOPPED, Message("{workers} stopped")),
     ):

@@ -25,10 +25,11 @@ async def stop(executor: Executor, record: Record, names: Sequence[str], grace: 
         return await asking.ask(executor, name, "stop", wanted, grace + MARGIN_SECONDS)
 
     answers = await asking.each(names, one)
-    return [_result(name, answers[name]) for name in names]
+    return [result(name, answers[name]) for name in names]
 
 
-def _result(name: str, answer: Mapping[str, Any] | AtlctlError) -> StopResult:
+def result(name: str, answer: Mapping[str, Any] | AtlctlError) -> StopResult:
+    """The end of a worker by the answer of its host."""
     if isinstance(answer, NoAnswer) and answer.nothing_there:
         return StopResult(name, "already-ended", reason=answer.message)
     if isinstance(answer, AtlctlError):

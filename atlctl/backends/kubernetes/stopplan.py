@@ -87,14 +87,14 @@ class World:
 def stop(found: FoundJob, world: World, workers: Sequence[Worker], request: StopRequest) -> Plan:
     """Plan a stop. Raises UsageError or AtlctlError with the native command, NotAllowed."""
     if request.delete and request.keep:
-        raise UsageError(Message("--delete and --keep-pods exclude each other"), LEAVE_ONE_OUT)
+        raise UsageError(Message("--delete and --keep exclude each other"), LEAVE_ONE_OUT)
     running = tuple(worker for worker in workers if worker.state.active)
     if request.keep:
         return _processes(found, world, running, request)
     if {worker.name for worker in workers} != {worker.name for worker in found.job.workers}:
         raise UsageError(
             Message("a cluster job can only be stopped as a whole"),
-            Message("--keep-pods ends the processes of some of its workers"),
+            Message("--keep ends the processes of some of its workers"),
         )
     _known(found)
     if request.delete:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async, status_line
 from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs.errors import Unreachable, UsageError
+from atlctl.jobs.model import State
 
 if TYPE_CHECKING:
     from atlctl.cli.evidence.findings import Display
@@ -55,11 +57,7 @@ def command(
 
     display = Display(output, bool(context().verbose), ranks, exit_code)
     if saved:
-        if job is not None or job_option is not None:
-            raise UsageError(
-                Message("a job and saved logs (--from) are both named"),
-                Message("name one; several logs: --from A --from B, or a folder"),
-            )
+        options.refuse_job(job, job_option)
         if log_path is not None:
             raise UsageError(
                 Message("--log-path reads files inside a job's workers, and --from names saved logs"),
@@ -87,6 +85,7 @@ async def _errors(
     from atlctl.cli.evidence.findings import matcher, own_signatures, tell
     from atlctl.cli.evidence.logpath import placed
     from atlctl.cli.evidence.looking import with_ranks
+    from atlctl.cli.evidence.steps import still_data, still_of, still_text
     from atlctl.cli.target import backend
     from atlctl.diagnosis.cause.decide import diagnose
     from atlctl.diagnosis.hang import HANG, START
@@ -112,7 +111,10 @@ async def _errors(
     if unread and found.verdict is Verdict.NONE:
         raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
     found, _ = await with_ranks(source, job, found, collected.evidence, pyspy=pyspy)
-    about = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
+    quiet = found.verdict is Verdict.NONE and job.state is State.RUNNING
+    still = still_of(collected.latest, time.time()) if quiet else None
+    about = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None, "standstill": still_data(still)}
+    state = Message("job {job}: {state}", job=job.name, state=say.state(job.state, job.reason))
     problems = [
         {"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint}
         for name, e in (*collected.unread.items(), *collected.problems)
@@ -132,7 +134,7 @@ async def _errors(
     return tell(
         found,
         about,
-        [Message("job {job}: {state}", job=job.name, state=say.state(job.state, job.reason))],
+        [state, *([still_text(still)] if still else [])],
         problems,
         display,
         next_command=next_command,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
@@ -58,6 +58,7 @@ async def _render(source: Backend, job: Job, selection: Selection, output: str, 
     """`said`: notes on stderr, each of them once."""
     from atlctl.backends.base import Looking
     from atlctl.cli.evidence import held
+    from atlctl.cli.evidence.steps import last_steps
     from atlctl.cli.target import choose
     from atlctl.cli.views import workers_table
     from atlctl.render.sanitize import clean
@@ -67,13 +68,14 @@ async def _render(source: Backend, job: Job, selection: Selection, output: str, 
         job = await source.look(job) if isinstance(source, Looking) else await held.look(source, job)
     # A job that waits or sleeps has no worker, and is worth a look all the same.
     workers = await choose(source, job, selection, looked=True) if job.workers or not selection.empty else ()
+    steps = last_steps(job)
     if output in ("json", "yaml"):
-        return _document(job, workers)
+        return _document(job, workers, steps)
     if output == "name":
         return "".join(f"{clean(worker.name)}\n" for worker in workers)
     missing = job.missing if selection.empty or selection.all else ()
     streams = context().streams
-    table = workers_table(workers, missing, streams, output == "wide")
+    table = workers_table(workers, missing, streams, output == "wide", steps)
     if not job.reason or job.state not in (State.PENDING, State.QUEUED, State.SUSPENDED):
         return table
     note = Message("job {job} is {state}", job=job.name, state=say.state(job.state, job.reason))
@@ -87,7 +89,13 @@ async def _render(source: Backend, job: Job, selection: Selection, output: str, 
     return table
 
 
-def _document(job: Job, workers: Sequence[Worker]) -> str:
+def _document(job: Job, workers: Sequence[Worker], steps: Mapping[str, tuple[int, float]]) -> str:
     from atlctl.cli.views import job_data, worker_data
 
-    return say.as_document({"job": job_data(job), "workers": [worker_data(worker) for worker in workers]})
+    def shown(worker: Worker) -> dict[str, Any]:
+        if not steps:
+            return worker_data(worker)
+        step, age = steps.get(worker.name, (None, None))
+        return {**worker_data(worker), "step": step, "step_age": None if age is None else round(age, 1)}
+
+    return say.as_document({"job": job_data(job), "workers": list(map(shown, workers))})

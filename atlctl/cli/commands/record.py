@@ -189,9 +189,13 @@ def _stopped(result: Result) -> Message | None:
 
 
 def _tell_end(result: Result, job: Job, folder: str) -> None:
+    from atlctl.diagnosis.stepwatch import slow_text
+
     context().on_first = None
     ended = (_stopped(result) or Message("job {job} has ended")).filled(job=job.name)
     kept = Message("{size:.1f} MiB of logs are in {folder}", size=result.bytes / 2**20, folder=folder)
     say.line(joined((ended, kept)))
+    for slow in result.slow:
+        say.line(slow_text(slow))
     for names, why in say.by_reason(result.incomplete.items()):
         say.warning(Message("the log of {workers} is not whole: {why}", workers=names, why=why) if names else why)

@@ -43,7 +43,7 @@ EXAMPLES = Message(
 atlctl stop train-7
 atlctl stop train-7 --dry-run
 atlctl stop train-7 --yes --out /shared/train-7
-atlctl stop train-7 --keep-pods  # end the training, keep pods and GPUs
+atlctl stop train-7 --keep       # end the training, keep workers and GPUs
 atlctl stop train-7 --delete --no-save"""
 )
 
@@ -54,9 +54,11 @@ def command(
     job_option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
     delete: Annotated[bool, typer.Option("--delete", help=Message("delete the job for good, with its pods"))] = False,
-    keep_pods: Annotated[
-        bool, typer.Option("--keep-pods", help=Message("end the training in the workers, but keep their pods"))
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help=Message("end the training, and keep the workers to debug in place")),
     ] = False,
+    keep_pods: Annotated[bool, typer.Option("--keep-pods", hidden=True)] = False,
     out: Annotated[
         str | None,
         typer.Option("--out", metavar="DIR", help=Message("save logs, states and events in this new folder")),
@@ -64,9 +66,7 @@ def command(
     no_save: Annotated[bool, typer.Option("--no-save", help=Message("save nothing before the stop"))] = False,
     grace: Annotated[
         float,
-        options.duration(
-            "--grace", zero=True, help=Message("time between SIGTERM and SIGKILL (local jobs, --keep-pods)")
-        ),
+        options.duration("--grace", zero=True, help=Message("time between SIGTERM and SIGKILL (local jobs, --keep)")),
     ] = GRACE_SECONDS,
     timeout: Annotated[
         float,
@@ -80,7 +80,7 @@ def command(
 
     if out is not None and no_save:
         raise UsageError(Message("--out and --no-save exclude each other"), LEAVE_ONE_OUT)
-    request = StopRequest(delete, keep_pods, grace)
+    request = StopRequest(delete, keep or keep_pods, grace)
     return run_async(
         lambda: _stop(job, job_option, selection, request, (out, no_save), timeout, (yes, dry_run), output)
     )

@@ -7,8 +7,9 @@ read.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +19,7 @@ from atlctl.cli.evidence.findings import say_cut
 from atlctl.cli.evidence.logpath import FilesRead, Story, join, read_files
 from atlctl.diagnosis.evidence import JobEvidence, ReadPart, WorkerEvidence, first_sign, uncovered
 from atlctl.diagnosis.logfacts import LogFacts, LogReader, literals_of
-from atlctl.diagnosis.logline import Moment
+from atlctl.diagnosis.logline import Moment, split_stamp
 from atlctl.diagnosis.platform import Event, PlatformState
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, ErrorRecord, parse_error_file
 from atlctl.i18n import Message
@@ -40,8 +41,13 @@ READERS = 16
 FAR_READERS = 64
 #: How often logs in which nothing failed are read further back than their ends.
 _LOOKS = 1
+#: Lines, and bytes, at the end of a log that are kept.
+_LATEST, _LATEST_BYTES = 200, 16 << 10
 #: Lines that are read of the instance before the last restart.
 _PREVIOUS = 20_000
+
+#: The last lines of a log, each with its time.
+Latest = Sequence[tuple[bytes, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +55,14 @@ class Collected:
     """`unread`: the workers whose log could not be read, and why; they are in the evidence without a log.
 
     `problems` are files inside workers that could not be read, by worker. `stories` have the place of each line.
+    `latest` are the last lines of each log, with their times (seconds since the epoch).
     """
 
     evidence: JobEvidence
     unread: Mapping[str, AtlctlError]
     problems: Sequence[tuple[str, AtlctlError]]
     stories: Mapping[str, Story]
+    latest: Mapping[str, Latest]
 
 
 async def collect(
@@ -71,7 +79,7 @@ async def collect(
     Raises AtlctlError if the job as a whole cannot be reached.
     """
     gate = asyncio.Semaphore(READERS)
-    logs, unread, cut = await _logs(source, job, matcher, gate)
+    logs, unread, cut, latest = await _logs(source, job, matcher, gate)
     files = FilesRead()
     if log_path is not None:
         with say.doing(Message("reading {path} in the workers of job {job}", path=log_path, job=job.name)):
@@ -89,7 +97,7 @@ async def collect(
     told, gone = _told(job, events)
     missing = tuple(f"worker {index}" for index in job.missing)
     whole = JobEvidence((*workers, *gone), expected=job.expected, missing=missing, events=told)
-    return Collected(whole, unread, files.problems, stories)
+    return Collected(whole, unread, files.problems, stories, latest)
 
 
 def _told(job: Job, events: Sequence[Mapping[str, Any]]) -> tuple[tuple[Event, ...], list[WorkerEvidence]]:
@@ -112,21 +120,24 @@ def _told(job: Job, events: Sequence[Mapping[str, Any]]) -> tuple[tuple[Event, .
 
 async def _logs(
     source: Backend, job: Job, matcher: Matcher, gate: asyncio.Semaphore
-) -> tuple[Mapping[str, LogFacts | None], dict[str, AtlctlError], set[str]]:
-    """All logs, those that could not be read, and those whose lines have no numbers: only the end of them was read."""
+) -> tuple[Mapping[str, LogFacts | None], dict[str, AtlctlError], set[str], Mapping[str, Latest]]:
+    """All logs, those that could not be read, those whose lines have no numbers (only the end of them was read), and
+    the last lines."""
     reading = Message("reading the logs of job {job}", job=job.name)
     if isinstance(source, LogEnds):  # asked at run time: only some sources have it
         with say.doing(reading):
             found = await read_ends(source, job, job.workers, matcher, asyncio.Semaphore(FAR_READERS))
         if found.cut:
             _say_cut(found.cut)
-        return found.facts, found.unread, {*found.cut, *found.led}
+        return found.facts, found.unread, {*found.cut, *found.led}, found.latest
+    latest: dict[str, Latest] = {}
     unread: dict[str, AtlctlError] = {}
 
     async def log(worker: Worker) -> LogFacts | None:
         async with gate:
             try:
-                return await _log(source, job, worker, matcher)
+                facts, latest[worker.name] = await _log(source, job, worker, matcher)
+                return facts
             except AtlctlError as error:
                 unread[worker.name] = error
                 return None
@@ -134,7 +145,7 @@ async def _logs(
     names = [worker.name for worker in job.workers]
     with say.counting(reading, len(names)) as one:
         found_logs = await asyncio.gather(*(one(log(worker)) for worker in job.workers))
-    return dict(zip(names, found_logs, strict=True)), unread, set()
+    return dict(zip(names, found_logs, strict=True)), unread, set(), latest
 
 
 def _say_cut(cut: Mapping[str, float | None]) -> None:
@@ -150,12 +161,13 @@ class Far(LogSource, LogEnds, Protocol):
 class Tails:
     """The logs read, by worker. `unread`: why a log could not be read. `cut`: logs of which only the end was read, with
     the time of its first line (seconds since the epoch, None if it has none). `led`: logs that follow that of the
-    previous instance. The lines of both kinds of logs have no line numbers."""
+    previous instance. The lines of both kinds of logs have no line numbers. `latest`: the last lines of each."""
 
     facts: dict[str, LogFacts | None]
     unread: dict[str, AtlctlError]
     cut: dict[str, float | None]
     led: frozenset[str] = frozenset()
+    latest: Mapping[str, Latest] = field(default_factory=dict)
 
 
 class Scan:
@@ -166,8 +178,10 @@ class Scan:
         self._reader = LogReader(matcher)
         self._feed: Feed | None = None
         self._number = feed_lines(self._reader, before, 0)
+        self._end = b""
 
     def feed(self, data: bytes) -> None:
+        self._end = (self._end + data[-_LATEST_BYTES:])[-_LATEST_BYTES:]
         if self._feed is None:
             self._feed = Feed(self, "", self._number, literals_of(self._matcher), data, alone=True)
         self._feed.feed(data)
@@ -177,6 +191,11 @@ class Scan:
         if self._feed is not None:
             self._feed.finish()
         return self._reader.facts()
+
+    def latest(self) -> Latest:
+        """The last lines that have a time."""
+        found = map(split_stamp, self._end.splitlines())
+        return [(line, stamp.seconds) for stamp, line in found if stamp is not None]
 
     def reader(self, _name: str, _how: Told | None) -> LogReader:
         """See `atlctl.recording.feed.Readers`: every line is this worker's."""
@@ -202,6 +221,7 @@ async def read_ends(
     await asyncio.gather(*(look_before(worker) for worker in workers if worker.restarts))
     readers = {worker.name: source.end_reader(job, worker, partial(scan, worker.name)) for worker in workers}
     parts: dict[str, ReadPart] = {}
+    latest: dict[str, Latest] = {}
     unread: dict[str, AtlctlError] = {}
 
     async def take(name: str, answer: Awaitable[End[Scan]]) -> None:
@@ -213,6 +233,7 @@ async def read_ends(
                 if name not in parts:
                     unread[name] = error
                 return
+        latest[name] = end.sink.latest()
         parts[name] = ReadPart(end.sink.finish(), end.whole, None if end.first is None else end.first / 1e9)
 
     with say.counting(Message("reading the ends of the logs of job {job}", job=job.name), len(readers)) as one:
@@ -231,7 +252,7 @@ async def read_ends(
             break  # none of them could be read further back
     facts = {name: parts[name].facts if name in parts else None for name in readers}
     cut = {name: part.first for name, part in parts.items() if not part.whole}
-    return Tails(facts, unread, cut, frozenset(name for name, lines in before.items() if lines))
+    return Tails(facts, unread, cut, frozenset(name for name, lines in before.items() if lines), latest)
 
 
 async def _previous(source: Far, job: Job, worker: Worker) -> list[LogLine]:
@@ -257,12 +278,14 @@ async def _worker(source: Backend, job: Job, worker: Worker, story: Story) -> Wo
     )
 
 
-async def _log(source: Backend, job: Job, worker: Worker, matcher: Matcher) -> LogFacts:
+async def _log(source: Backend, job: Job, worker: Worker, matcher: Matcher) -> tuple[LogFacts, Latest]:
     reader = LogReader(matcher)
     number = 0
+    end: deque[LogLine] = deque(maxlen=_LATEST)
     async for batch in source.lines(job, worker, LogRequest()):
         number = feed_lines(reader, batch, number)
-    return reader.facts()
+        end.extend(batch)
+    return reader.facts(), [(line.data, line.time / 1e9) for line in end if line.time is not None]
 
 
 def feed_lines(reader: LogReader, lines: Sequence[LogLine], behind: int) -> int:

@@ -49,8 +49,8 @@ class Follower:
 
     `problem` is the current reason for missing lines, or empty; `unwritten`: the file on this machine cannot be
     written. `gaps` describe lines that are lost. `moved`: time of the last line, seconds of the monotonic clock.
-    `failed` is called when the log shows a trainer's failure, `begun` when an attempt may have begun, `stuck` with a
-    new `problem` and `unwritten`.
+    `came` is called with all lines that were written, `failed` when the log shows a trainer's failure, `begun` when an
+    attempt may have begun, `stuck` with a new `problem` and `unwritten`.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Follower:
         worker: Worker,
         log: WorkerLog,
         *,
+        came: Callable[[str, bytes], None],
         failed: Callable[[str, bytes], None],
         begun: Callable[[str], None],
         stuck: Callable[[str, str, bool], None],
@@ -72,7 +73,7 @@ class Follower:
         self.ended = False
         self.moved = time.monotonic()
         self._source, self._job = source, job
-        self._failed, self._begun, self._stuck = failed, begun, stuck
+        self._came, self._failed, self._begun, self._stuck = came, failed, begun, stuck
         self._instance: tuple[str | None, int] | None = None
         self._naming = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -143,6 +144,7 @@ class Follower:
         self.moved = time.monotonic()
         if data or not self.unwritten:
             self.problem, self.unwritten = "", False
+        self._came(self.worker.name, data)
         if any(marker in data for marker in FAILURE_MARKERS):
             self._naming = self.moved + _NAMING
             self._failed(self.worker.name, data)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atlctl.backends.base import Backend
+from atlctl.diagnosis.steps import Slowdown, step_sieve
+from atlctl.diagnosis.stepwatch import StepWatch, slow_text
 from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced
 from atlctl.jobs.model import Job, State
@@ -24,6 +26,7 @@ from atlctl.recording.recorder.follow import Follower, WorkerLog
 from atlctl.recording.recorder.roll import RecordedWorker, Roll, look_for_seats
 from atlctl.recording.recorder.store import Events, States, Store
 from atlctl.recording.save import stem
+from atlctl.recording.steps import StepsFile
 
 #: Seconds between polls of the job: a local one, one in a cluster, one with more than `MANY` workers.
 PERIODS = (0.5, 2.0, 5.0)
@@ -46,7 +49,7 @@ ALARMED_PERIOD = 0.5
 @dataclass(slots=True)
 class Result:
     """The result of a recording. `over`: the job has ended. `gone`: its object was deleted. `failed` are workers,
-    `incomplete` maps workers with incomplete logs to the reason."""
+    `incomplete` maps workers with incomplete logs to the reason. `slow`: the slow phases that were warned of."""
 
     state: State = State.UNKNOWN
     over: bool = False
@@ -54,6 +57,7 @@ class Result:
     failed: list[str] = field(default_factory=list)
     incomplete: dict[str, str] = field(default_factory=dict)
     bytes: int = 0
+    slow: list[Slowdown] = field(default_factory=list)
 
 
 class Recorder:
@@ -75,7 +79,8 @@ class Recorder:
         self.result = Result()
         self._source, self._store, self._find, self._said, self._keep = source, store, find, said, keep
         self._roll = Roll(job, before)
-        self._events, self._states = Events(store), States(store)
+        self._events, self._states, self._steps = Events(store), States(store), StepsFile(store)
+        self._watch = StepWatch()
         self._followers: dict[str, Follower] = {}
         self._alarm = Alarm(source, job, store, said, self._sync, on_failure, self._look_again)
         self._looked: dict[str, tuple[float, int]] = {}
@@ -159,6 +164,7 @@ class Recorder:
             self._look_for_ranks(entry)
         fresh = self._alarm.see(self._roll.entries.values())
         self._written(lambda: self._states.take(entry.shown for entry in self._roll.entries.values()))
+        self._written(lambda: self._steps.add(self._watch.fresh()))
         now = time.monotonic()
         if fresh or now - self._events_at >= EVENTS_SECONDS:
             self._events_at = now
@@ -177,10 +183,26 @@ class Recorder:
                 error, Message("the log of {worker} in {path}", worker=worker.name, path=self._store.path)
             ) from error
         follower = Follower(
-            self._source, self._roll.job, worker, log, failed=self._failed, begun=self._begun, stuck=self._stuck
+            self._source,
+            self._roll.job,
+            worker,
+            log,
+            came=self._came,
+            failed=self._failed,
+            begun=self._begun,
+            stuck=self._stuck,
         )
         self._followers[worker.name] = follower
         follower.start(self._roll.earlier(worker))
+
+    def _came(self, name: str, data: bytes) -> None:
+        """Looks for training steps in the lines of a log."""
+        if not step_sieve()(data):
+            return
+        for line in data.splitlines():
+            if slow := self._watch.feed(stem(name), line):
+                self.result.slow.append(slow)
+                self._said.warning(slow_text(slow))
 
     def _failed(self, name: str, data: bytes) -> None:
         """Handles a trainer's failure in the log: fetches its files at once, before the platform reports it."""
@@ -318,6 +340,7 @@ class Recorder:
         result.bytes = self.size()
         self._about["ended"] = time.time() if result.over else None
         self._written(lambda: self._states.take(entry.shown for entry in self._roll.entries.values()))
+        self._written(lambda: self._steps.add(self._watch.rest()))
         self._note()
         for follower in self._followers.values():
             if (fd := follower.log.sync()) is not None:

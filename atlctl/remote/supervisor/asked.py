@@ -100,6 +100,7 @@ def seen(
         "exit": folders.read_json(f"{own}/exit.json"),
         "trainer_failed": os.path.exists(f"{own}/trainer.json"),
         "stopping": os.path.exists(f"{own}/stopping"),
+        "held": folders.read_json(f"{own}/held.json"),
         "programs": [],
     }
     if found["trainer_failed"] and presence == "alive" and not found["exit"]:

@@ -39,6 +39,7 @@ class Run:
             job(worker),
             worker,
             WorkerLog(self.store, "worker-0", 1 << 20, close),
+            came=lambda *_: None,
             failed=lambda _, data: self.failed.append(data),
             begun=lambda _: setattr(self, "begun", self.begun + 1),
             stuck=lambda _, why, __: self.stuck.append(why),

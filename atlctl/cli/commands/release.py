@@ -1,0 +1,46 @@
+"""`atlctl release`: let the kept workers of a job go; each wrapper exits with the code of its last attempt."""
+
+from __future__ import annotations
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import run_async
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.naming import fold_names
+
+TEXT = Message(
+    "For jobs of 'atlctl run' whose workers are kept, by its --hold or by 'atlctl stop --keep'. A worker whose command "
+    "still runs is not held when it ends."
+)
+EXAMPLES = Message(
+    """\
+atlctl release
+atlctl release train-7"""
+)
+
+
+def command(
+    job: options.OwnJob = None,
+    job_option: options.JobOption = None,
+) -> int:
+    return run_async(lambda: _release(job, job_option))
+
+
+async def _release(argument: str | None, option: str | None) -> int:
+    from atlctl.cli.commands.rerun import SECONDS, wrapped_job
+
+    source, job = await wrapped_job(argument, option)
+    names = [worker.name for worker in job.workers]
+    answers = await source.ask_wrappers(job, names, "release", {}, SECONDS)
+    for name, answer in answers.items():
+        if isinstance(answer, AtlctlError):
+            say.warning(Message("{worker}: {why}", worker=name, why=answer.message))
+    done = [name for name, answer in answers.items() if not isinstance(answer, AtlctlError)]
+    if done:
+        say.line(Message("released: {workers}", workers=fold_names(done)))
+    if len(done) < len(names):
+        raise AtlctlError(
+            Message("not released: {workers}", workers=fold_names(name for name in names if name not in done)),
+            Message("look: {command}", command=f"atlctl ps {job.name}"),
+        )
+    return 0

@@ -1,0 +1,120 @@
+"""`atlctl rerun`: start the command of a job's kept workers again, or another one, on all of them or on none."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import run_async
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, NothingMatched
+from atlctl.jobs.naming import fold_names
+from atlctl.render.palette import Tone, Toned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atlctl.backends.hosts.ssh import SshBackend
+    from atlctl.jobs.model import Job
+
+#: Seconds for the answers of all workers to each of the two steps.
+SECONDS = 30.0
+BEHIND = "cmd"
+
+TEXT = Message(
+    "For jobs of 'atlctl run' whose workers are kept, by its --hold or by 'atlctl stop --keep'. Each worker starts the "
+    "command in its original environment and folder, as a new attempt with a new log: on all workers or on none."
+)
+EXAMPLES = Message(
+    """\
+atlctl rerun                     # the same command, after its script was mended
+atlctl rerun train-7 --dry-run
+atlctl rerun -- torchrun train.py --lr 1e-5"""
+)
+
+
+def command(
+    job: options.OwnJob = None,
+    cmd: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CMD", help=Message("behind --: another command (default: the same)")),
+    ] = None,
+    job_option: options.JobOption = None,
+    yes: options.Yes = False,
+    dry_run: options.DryRun = False,
+    output: Annotated[str, options.output("table", "json")] = "table",
+) -> int:
+    return run_async(lambda: _rerun(job, job_option, tuple(cmd or ()), yes=yes, dry_run=dry_run, output=output))
+
+
+async def wrapped_job(argument: str | None, option: str | None) -> tuple[SshBackend, Job]:
+    """The job of `atlctl run` that is named, or that of this worker. Raises NothingMatched for another."""
+    from atlctl.backends.hosts.records import RUN
+    from atlctl.backends.hosts.ssh import SshBackend
+    from atlctl.cli.target import backend, find_job
+
+    source = backend(argument, option)
+    job = await find_job(source, argument, option, reads_only=False, plan=True)
+    if not isinstance(source, SshBackend) or job.kind != RUN:
+        raise NothingMatched(
+            Message("job {job} was not started with 'atlctl run'", job=job.name),
+            Message("start the command of each worker with: {command}", command="atlctl run -- CMD"),
+        )
+    return source, job
+
+
+async def _rerun(
+    argument: str | None, option: str | None, cmd: tuple[str, ...], *, yes: bool, dry_run: bool, output: str
+) -> int:
+    from atlctl.cli.commands.stop import described, tell_facts
+    from atlctl.cli.prompt import confirm
+    from atlctl.cli.target import stated
+
+    source, job = await wrapped_job(argument, option)
+    names = [worker.name for worker in job.workers]
+    details: dict[str, Any] = {"argv": list(cmd)} if cmd else {}
+    with say.doing(Message("asking the workers of job {job}", job=job.name)):
+        ready = await _all(source, job, names, {**details, "step": "prepare"})
+    what = Message("job {job}", job=job.name)
+    head = Message("starts {what} again", what=what)
+    say.line(Toned(head.filled(what=described(what, job, stated(argument, option))), Tone.STRONG, head), 2)
+    lines = {shlex.join(map(str, one.get("argv", ()))) for one in ready.values()}
+    folders = {str(one.get("chdir", "")) for one in ready.values()}
+    attempt = max((one["attempt"] for one in ready.values() if isinstance(one.get("attempt"), int)), default=0)
+    tell_facts(
+        (
+            ("workers", fold_names(names)),
+            ("how", Message("attempt {number}: {command}", number=attempt, command="; ".join(sorted(lines)))),
+            ("where", "; ".join(sorted(folders))),
+            ("kept", Message("the log of the attempt before: {command}", command="atlctl logs --previous")),
+        )
+    )
+    if not dry_run:
+        if not yes:
+            confirm(Message("Start {what} again?", what=what), Message("nothing was started"))
+        with say.doing(Message("starting the workers")):
+            await _all(source, job, names, {**details, "step": "go"})
+        say.line(Message("started: {workers}", workers=fold_names(names)))
+    else:
+        say.note(Message("dry run: nothing was started"))
+    if output == "json":
+        say.document({"job": job.name, "uid": job.uid, "dry_run": dry_run, "attempt": attempt, "workers": names})
+    return 0
+
+
+async def _all(source: SshBackend, job: Job, names: list[str], details: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The answers of all workers. Raises AtlctlError unless every one agrees."""
+    answers = await source.ask_wrappers(job, names, "rerun", details, SECONDS)
+    refused = [(name, answer.message) for name, answer in answers.items() if isinstance(answer, AtlctlError)]
+    if refused:
+        reasons = "; ".join(f"{who}: {why}" for who, why in say.by_reason(refused))
+        raise AtlctlError(
+            Message("nothing was started: {why}", why=reasons)
+            if details["step"] == "prepare"
+            else Message("not started everywhere: {why}", why=reasons),
+            Message("end what runs, and keep the workers: {command}", command=f"atlctl stop --keep {job.name}"),
+        )
+    return {name: answer for name, answer in answers.items() if not isinstance(answer, AtlctlError)}

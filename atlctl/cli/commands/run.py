@@ -1,0 +1,192 @@
+"""`atlctl run`: the wrapper of a launch script, in each worker."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import run_async
+from atlctl.i18n import LIST, Message, joined
+from atlctl.jobs.errors import AtlctlError, UsageError
+from atlctl.jobs.statedir import read_bytes
+from atlctl.render.palette import Tone, Toned
+
+if TYPE_CHECKING:
+    from atlctl.run.own import Settings
+
+#: Bytes of a key: as many as a random one of 16 bytes has in hexadecimal digits, and most of a file.
+_LEAST_KEY, _MOST_KEY = 32, 4096
+#: Seconds: the wrapper ends what it has started by itself.
+_CLEANUP = 1e6
+
+TEXT = Message(
+    "In a launch script, in each worker: tests the workers, runs CMD, and after a failure names its cause. The "
+    "workers find each other by the folder --dir on shared storage; from each of them 'atlctl ps', 'exec', 'logs', "
+    "'errors', 'stacks' and 'stop' then work without rights on a cluster and without sshd."
+)
+EXAMPLES = Message(
+    """\
+atlctl run --dir /shared/runs -- bash launch_ddp.sh train.py
+atlctl run --dir /shared/runs --hold 3h -- torchrun train.py  # keep the workers after a failure
+atlctl run --items none -- python3 train.py                   # without the test before it"""
+)
+
+
+def command(
+    cmd: options.Command,
+    dir_: Annotated[
+        str | None,
+        typer.Option(
+            "--dir",
+            metavar="DIR",
+            help=Message("a folder on storage that all workers share: logs, and how they meet (ATLCTL_RUN_DIR)"),
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help=Message("the job's name (default: from the environment)")),
+    ] = None,
+    items: Annotated[
+        str | None,
+        typer.Option(
+            "--items",
+            metavar="CHECKS",
+            help=Message("the checks before CMD, as in smoke; none: no check (ATLCTL_CHECK_ITEMS)"),
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="DURATION", help=Message("how long the checks may take, as in smoke")),
+    ] = None,
+    block: Annotated[
+        str | None,
+        typer.Option(
+            "--block",
+            metavar="FAULTS",
+            help=Message(
+                "faults that keep CMD from starting: gpu (a lost one), missing (workers), network, a check, none "
+                "(default: gpu; ATLCTL_CHECK_BLOCK)"
+            ),
+        ),
+    ] = None,
+    wait: Annotated[
+        float, options.duration("--wait", zero=True, help=Message("how long workers wait for each other"))
+    ] = 120.0,
+    settle: Annotated[
+        float,
+        options.duration("--settle", zero=True, help=Message("after a failure: time for the others to end")),
+    ] = 30.0,
+    hold: Annotated[
+        float, options.duration("--hold", zero=True, help=Message("keep the workers for this time after a failure"))
+    ] = 0.0,
+    on_failure: Annotated[
+        str | None,
+        options.choice(
+            "--on-failure", values=("stop",), help=Message("also end the commands of workers that did not fail")
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=1,
+            max=65535,
+            metavar="PORT",
+            help=Message("with a key (ATLCTL_JOB_KEY_FILE) instead of a folder: the port of all workers"),
+        ),
+    ] = None,
+    no_serve: Annotated[
+        bool, typer.Option("--no-serve", help=Message("do not let the other workers reach this one"))
+    ] = False,
+) -> int:
+    from atlctl.run.meeting import PORT
+    from atlctl.run.own import Settings
+
+    environ = os.environ
+    settings = Settings(
+        root=dir_ or environ.get("ATLCTL_RUN_DIR") or None,
+        key=_key(),
+        items=items or environ.get("ATLCTL_CHECK_ITEMS") or None,
+        budget=budget,
+        block=_blocking(block),
+        wait=wait,
+        settle=settle,
+        hold=hold,
+        serve=not no_serve,
+        port=port or PORT,
+        stops_others=on_failure == "stop",
+    )
+    return run_async(lambda: _run(settings, name, cmd), cleanup=_CLEANUP)
+
+
+async def _run(settings: Settings, name: str | None, cmd: list[str]) -> int:
+    from atlctl.backends.hosts.connect import Connections
+    from atlctl.backends.hosts.hostkeys import KnownHosts
+    from atlctl.backends.hosts.keys import Keys
+    from atlctl.run.place import place
+    from atlctl.run.wrapper import Wrapper
+
+    def told(text: str, tone: Tone) -> None:
+        said = Message("atlctl: {text}", text=text)
+        say.line(Toned(said, tone, said.filled(text="")), 2)
+
+    connections = Connections(Keys(lambda _: None), KnownHosts(accept_new=False), None)
+    wrapper = Wrapper(
+        settings,
+        place(os.environ, name),
+        cmd,
+        connections,
+        lambda text: told(text, Tone.NOTE),
+        lambda text: told(text, Tone.WARN),
+    )
+    return await wrapper.run()
+
+
+def _key() -> bytes | None:
+    """The job's key of the environment. Raises UsageError for one that is too short, or cannot be read."""
+    path = os.environ.get("ATLCTL_JOB_KEY_FILE")
+    if path:
+        try:
+            key = read_bytes(path, _MOST_KEY, links=True).strip()
+        except FileNotFoundError:
+            raise UsageError(Message("ATLCTL_JOB_KEY_FILE: {path} is not there", path=path)) from None
+        except AtlctlError as error:
+            raise UsageError(Message("ATLCTL_JOB_KEY_FILE: {why}", why=error.message)) from error
+    else:
+        key = os.environ.get("ATLCTL_JOB_KEY", "").strip().encode()
+    if key and len(key) < _LEAST_KEY:
+        raise UsageError(
+            Message(
+                "the job's key has {count} characters, at least {least} are needed", count=len(key), least=_LEAST_KEY
+            ),
+            Message("make one: {command}", command="head -c 32 /dev/urandom | base64 > key"),
+        )
+    return key or None
+
+
+def _blocking(option: str | None) -> frozenset[str]:
+    """The value of --block, else of ATLCTL_CHECK_BLOCK, else the default. Raises UsageError."""
+    for name, value in (("--block", option), ("ATLCTL_CHECK_BLOCK", os.environ.get("ATLCTL_CHECK_BLOCK"))):
+        if value:
+            try:
+                return _block(value)
+            except ValueError as error:
+                raise UsageError(Message("{path}: {why}", path=name, why=error.args[0])) from None
+    return _block("gpu")
+
+
+def _block(value: str) -> frozenset[str]:
+    """Raises ValueError."""
+    from atlctl.run.own import GPU, MISSING, NETWORK
+    from atlctl.smoke.run import items
+
+    known = [GPU, MISSING, NETWORK, *(step.name for step, _ in items())]
+    words = frozenset(word for word in value.split(",") if word)
+    if words == {"none"}:
+        return frozenset()
+    if words - {*known}:
+        raise ValueError(Message("one of {values}", values=joined((*known, "none"), LIST)))
+    return words

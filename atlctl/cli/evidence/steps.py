@@ -1,0 +1,158 @@
+"""Training steps of a job, shown: when it became slow, and whether it stands still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from atlctl.diagnosis.logline import When
+from atlctl.diagnosis.steps import Slowdown, Standstill, Track, Tracks, standstill
+from atlctl.diagnosis.stepwatch import seconds_text
+from atlctl.diagnosis.telling.data import utc
+from atlctl.i18n import Message
+from atlctl.jobs.naming import fold_names
+from atlctl.render.table import Column, Table
+
+if TYPE_CHECKING:
+    from atlctl.cli.evidence.recorded import Recording
+    from atlctl.jobs.model import Job
+
+
+@dataclass(frozen=True, slots=True)
+class SlowWhen:
+    """When a training was slow: a table for people, and the same for JSON. `slow`: whether it was."""
+
+    table: Table
+    data: Sequence[Mapping[str, Any]]
+    slow: bool
+
+
+def when_of(workers: Mapping[str, Sequence[Track]]) -> SlowWhen:
+    """The slow phases of all workers' tracks. Workers with the same ones share their rows."""
+    alike: dict[tuple[object, ...], list[tuple[str, Track]]] = {}
+    data = []
+    for worker, tracks in workers.items():
+        for track in tracks:
+            found = track.slowdowns
+            phases = tuple((slow.first, slow.last, round(slow.factor, 1)) for slow in found)
+            alike.setdefault((track.origin.rank is None, *phases), []).append((worker, track))
+            data.append({"worker": worker, **track_data(track, found)})
+    ranked = any(track.origin.known for _, track in (item for group in alike.values() for item in group))
+    columns = [
+        Column(Message("WORKER")),
+        *([Column(Message("RANKS"), "right")] if ranked else []),
+        Column(Message("STEPS"), "right", spare=3),
+        Column(Message("USUAL"), "right"),
+        Column(Message("SLOW FROM"), "right"),
+        Column(Message("TO"), "right"),
+        Column(Message("SINCE"), spare=1),
+        Column(Message("NOW"), "right", spare=2),
+        Column(Message("FACTOR"), "right"),
+    ]
+    rows = [row for group in alike.values() for row in _rows(group, ranked=ranked)]
+    return SlowWhen(Table(columns, rows), data, any(item["slowdowns"] for item in data))
+
+
+def _rows(group: Sequence[tuple[str, Track]], *, ranked: bool) -> list[list[str]]:
+    names = fold_names(dict.fromkeys(worker for worker, _ in group))
+    ranks = [str(item.rank if item.rank is not None else item.local_rank) for _, t in group if (item := t.origin).known]
+    usual = [track.usual for _, track in group if track.usual is not None]
+    head = [
+        names,
+        *([fold_names(ranks) if ranks else "-"] if ranked else []),
+        str(max(track.number or 0 for _, track in group)),
+        seconds_text(median(usual)) if usual else "-",
+    ]
+    phases = group[0][1].slowdowns
+    if not phases:
+        return [[*head, "-", "-", "-", "-", "-"]]
+    blank = [""] * len(head)
+    return [[*(blank if place else head), *_phase(slow)] for place, slow in enumerate(phases)]
+
+
+def _phase(slow: Slowdown) -> list[str]:
+    return [
+        str(slow.first),
+        "-" if slow.last is None else str(slow.last),
+        _utc(slow.start) or "-",
+        seconds_text(slow.now),
+        f"{slow.factor:.2f}",
+    ]
+
+
+def _utc(moment: float | None) -> str | None:
+    return None if moment is None else utc(When(moment, 1.0))
+
+
+def track_data(track: Track, found: Sequence[Slowdown]) -> dict[str, Any]:
+    """A track with its slow phases, for JSON. Times are RFC 3339, durations seconds."""
+    return {
+        "rank": track.origin.rank,
+        "local_rank": track.origin.local_rank,
+        "loop": track.loop,
+        "step": track.number,
+        "time": _utc(track.last),
+        "usual_seconds": track.usual,
+        "slowdowns": [
+            {
+                "first_step": slow.first,
+                "last_step": slow.last,
+                "start": _utc(slow.start),
+                "end": _utc(slow.end),
+                "factor": round(slow.factor, 3),
+                "usual_seconds": slow.usual,
+                "seconds": slow.now,
+            }
+            for slow in found
+        ],
+    }
+
+
+def still_of(latest: Mapping[str, Iterable[tuple[bytes, float]]], now: float) -> Standstill | None:
+    """Whether no worker makes a step any more, by the last lines of their logs; the latest of their last steps."""
+    found = []
+    for lines in latest.values():
+        tracks = Tracks()
+        for line, at in lines:
+            tracks.feed(line, at)
+        found += [standstill(track, now) for track in tracks.main()]
+    if not found or not all(found):
+        return None
+    return min((item for item in found if item is not None), key=lambda item: item.seconds)
+
+
+def still_text(still: Standstill) -> Message:
+    return Message(
+        "no training step for {minutes:.0f} min (step {step} was the last one; the usual step takes {usual})",
+        minutes=still.seconds / 60,
+        step=still.step,
+        usual=seconds_text(still.usual),
+    )
+
+
+def still_data(still: Standstill | None) -> dict[str, Any] | None:
+    return None if still is None else {"step": still.step, "seconds": still.seconds, "usual_seconds": still.usual}
+
+
+def last_steps(job: Job) -> dict[str, tuple[int, float]]:
+    """The last step of each worker and seconds since then, as the recording of exactly this job shows them; empty
+    without one that is being written or whole."""
+    from atlctl.cli.evidence.recorded import of_job
+    from atlctl.recording.save import stem
+    from atlctl.recording.steps import read_recorded
+
+    recording: Recording | None = of_job(job)
+    if recording is None or not (recording.running or recording.whole):
+        return {}
+    now = time.time()
+    found = read_recorded(recording.folder, last=True)
+    last = {
+        name: [(track.last, track.number) for track in tracks if track.last and track.number is not None]
+        for name, tracks in found.items()
+    }
+    names = {stem(worker.name): worker.name for worker in job.workers}
+    newest = {names[name]: max(items) for name, items in last.items() if items and name in names}
+    return {name: (step, max(0.0, now - at)) for name, (at, step) in newest.items()}

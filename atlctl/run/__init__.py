@@ -1,0 +1,1 @@
+"""`atlctl run`: the wrapper of a job's command in each worker."""

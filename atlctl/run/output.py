@@ -1,0 +1,107 @@
+"""The output of a wrapped command: every byte to the wrapper's own streams, and a copy to the log.
+
+Neither waits for the other. A log on a hanging or full disk loses lines, which are counted; the screen gets every byte.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from atlctl.jobs.statedir import write_all
+from atlctl.remote.supervisor.logs import CriLog
+
+#: Bytes that wait for the log; what comes above that is lost.
+BUFFER = 4 << 20
+#: Size and number of the files of a log.
+MAX_BYTES, MAX_FILES = 64 << 20, 4
+_READ = 1 << 16
+
+
+class Log:
+    """A log that is written by a thread, since the disk may hang. `lost`: bytes that are not in it."""
+
+    def __init__(self, folder: str, watched: Callable[[bytes], None] | None = None) -> None:
+        """`watched` is called with what the thread has taken. Nothing is raised: without a folder all is lost."""
+        self._folder, self._watched = folder, watched
+        self._waiting: collections.deque[tuple[str, bytes]] = collections.deque()
+        self._size = self._dropped = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._log: CriLog | None = None
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    @property
+    def lost(self) -> int:
+        """Bytes that were dropped, failed to be written, or still wait."""
+        return self._dropped + self._size + (self._log.lost if self._log else 0)
+
+    def put(self, stream: str, data: bytes) -> None:
+        """Take output; never waits."""
+        with self._changed:
+            if self._size + len(data) > BUFFER or self._closing:
+                self._dropped += len(data)
+                return
+            self._waiting.append((stream, data))
+            self._size += len(data)
+            self._changed.notify()
+
+    def close(self, seconds: float) -> None:
+        """Write the rest, for `seconds` at most."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            self._log = CriLog(self._folder, MAX_BYTES, MAX_FILES)
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait()
+                if not self._waiting:
+                    break
+                stream, data = self._waiting.popleft()
+            if self._log is not None:
+                self._log.feed(stream, data)
+            if self._watched is not None:
+                self._watched(data)
+            with self._changed:
+                self._size -= len(data)
+                self._dropped += 0 if self._log is not None else len(data)
+        if self._log is not None:
+            self._log.close()
+
+
+class Pump(threading.Thread):
+    """Copies one stream of the command, from the pipe `source`, to the descriptor `screen` and to `log`."""
+
+    def __init__(self, source: int, screen: int, stream: str, log: Log) -> None:
+        super().__init__(name=stream, daemon=True)
+        self._source, self._screen, self._stream, self._log = source, screen, stream, log
+        self.start()
+
+    def run(self) -> None:
+        shown = True
+        with os.fdopen(self._source, "rb", buffering=0) as pipe:
+            while data := pipe.read(_READ):
+                self._log.put(self._stream, data)
+                if shown:
+                    try:
+                        write_all(self._screen, data)
+                    except OSError:  # closed: the command goes on, as its log does
+                        shown = False
+
+
+def drained(pumps: list[Pump], seconds: float) -> None:
+    """Wait until the pipes are read to their ends, for `seconds` at most: a process left behind may hold them open."""
+    deadline = time.monotonic() + seconds
+    for pump in pumps:
+        pump.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,122 @@
+"""Where a wrapper is: its job, its number among the job's workers, its address; from the platform's variables."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from atlctl.backends.hosts.peers import Found, find, surroundings
+from atlctl.i18n import Message
+from atlctl.jobs.errors import UsageError
+from atlctl.jobs.naming import MAX_JOB_NAME
+from atlctl.remote.ranks import masters
+
+#: Variables that name a job, in falling order; the same in all of its workers.
+_NAMES = ("PET_RDZV_ID", "VC_JOB_NAME", "JOB_NAME", "SLURM_JOB_ID")
+#: Number of this worker and number of workers. On these platforms they count nodes; the platform's own `RANK` and
+#: `WORLD_SIZE` and Kubeflow's `PET_*` do so, too.
+_COUNTS = (
+    ("PET_NODE_RANK", "PET_NNODES"),
+    ("SLURM_NODEID", "SLURM_NNODES"),
+    ("LWS_WORKER_INDEX", "LWS_GROUP_SIZE"),
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+#: A launcher's process that is not the first of its host. Its wrapper only runs the command.
+_LOCAL = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
+#: Ends of names of first workers: `train-master-0`, `tj-node-0-0`, `sts-0`.
+_FIRST = re.compile(r"(?P<job>.+?)(?:-(?:master|worker|chief|launcher|node-0))?-0")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """`job`: the name that all its workers give it. `index` of this worker, `count` of workers. `first`: the name or
+    address of the first worker, empty if unknown. `follows`: a process of this host that is not the first one, which
+    neither checks nor serves. `peers`: the workers by name, if the platform describes them."""
+
+    job: str
+    index: int
+    count: int
+    first: str
+    follows: bool
+    peers: Found | None
+
+    @property
+    def name(self) -> str:
+        return worker_name(self.index)
+
+
+def worker_name(index: int) -> str:
+    return f"worker-{index}"
+
+
+def place(environ: Mapping[str, str], name: str | None = None) -> Post:
+    """The place of this process. `name`: that of the job. Raises UsageError for numbers that contradict each other."""
+    around = surroundings(environ)
+    try:
+        peers = find(around)
+    except UsageError:
+        peers = None
+    index, count = _numbers(around, peers)
+    first = next((host for _, host in masters(around) if host), "") or (peers.hosts[0].name if peers else "")
+    local = next((environ[variable] for variable in _LOCAL if variable in environ), "0")
+    return Post(name or _job(around, first), index, count, first, local != "0", peers)
+
+
+def _numbers(environ: Mapping[str, str], peers: Found | None) -> tuple[int, int]:
+    for own, all_ in _COUNTS:
+        # An elastic job, MIN:MAX, has at least the first.
+        index, count = environ.get(own, ""), environ.get(all_, "").partition(":")[0]
+        if index.isdecimal() and count.isdecimal() and int(count) > 0:
+            if int(index) >= int(count):
+                raise UsageError(
+                    Message("{own} is {index}, but {all} is {count}", own=own, index=index, all=all_, count=count),
+                    Message("set both for each worker, numbers from 0 on"),
+                )
+            return int(index), int(count)
+    if peers is not None:
+        completion = environ.get("JOB_COMPLETION_INDEX", "")
+        number = int(completion) if completion.isdecimal() else peers.own
+        if number is not None and number < len(peers.hosts):
+            return number, len(peers.hosts)
+    return 0, 1
+
+
+def _job(environ: Mapping[str, str], first: str) -> str:
+    named = next((environ[variable] for variable in _NAMES if environ.get(variable)), "")
+    if not named:
+        host = first.partition(".")[0] if re.search("[A-Za-z]", first) else first
+        host = socket.gethostname() if host in ("", "localhost", "127.0.0.1") else host
+        match, port = _FIRST.fullmatch(host), environ.get("MASTER_PORT", "")
+        # A host, or an address, is shared by jobs that differ by the port.
+        named = match["job"] if match else f"{host}-{port}" if port.isdecimal() else host
+    return _UNSAFE.sub("-", named).strip("-_")[:MAX_JOB_NAME] or "job"
+
+
+def own_address(place: Post, environ: Mapping[str, str] = os.environ) -> str:
+    """The address under which the other workers reach this one; 127.0.0.1 if there are none."""
+    if place.count == 1:
+        return "127.0.0.1"
+    if environ.get("POD_IP"):
+        return environ["POD_IP"]
+    for host in (place.first, socket.gethostname()):
+        if (found := _source(host)) is not None:
+            return found
+    return "127.0.0.1"
+
+
+def _source(host: str) -> str | None:
+    """The address of this machine from which packets to `host` leave; None if it does not resolve or is this machine
+    under a loopback address."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing
+            own = str(probe.getsockname()[0])
+    except (OSError, UnicodeError):
+        return None
+    return None if own.startswith("127.") or own == "::1" else own

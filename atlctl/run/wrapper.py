@@ -1,0 +1,994 @@
+"""The wrapper of one worker: it meets the others, checks, runs the command, has the cause found, and holds the worker.
+
+Each wrapper serves its worker over SSH (`serving`), and asks the others in the same way. Worker 0 decides when the
+command starts. After a failure the lowest worker that answers is in charge of the verdict: the others report to it.
+
+The evidence folder is written by threads, since its storage may hang: the command never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from atlctl.backends.hosts import runs, wrappers
+from atlctl.backends.hosts.connect import JOB_USER as USER
+from atlctl.backends.hosts.connect import Connections
+from atlctl.backends.hosts.hostfile import Host, checked
+from atlctl.backends.hosts.jobkeys import JobAccess
+from atlctl.backends.hosts.records import RUN, Placed, Record
+from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
+from atlctl.i18n import COMMA, Message, joined
+from atlctl.jobs.errors import AtlctlError, ExitCode, no_answer
+from atlctl.jobs.fields import items, text, whole
+from atlctl.jobs.naming import fold_names, safe_file_name
+from atlctl.jobs.statedir import state_dir
+from atlctl.remote import proc
+from atlctl.remote.supervisor import asked, processes
+from atlctl.remote.supervisor.workers import StartError, spawn
+from atlctl.run.meeting import JobStart, RunFolder, entry_of, keep_files, new_uid, write_json, write_text
+from atlctl.run.output import Log, Pump, drained
+from atlctl.run.own import MISSING, CheckFault, OwnCommands, Settings, apart
+from atlctl.run.place import Post, own_address, worker_name
+from atlctl.run.serving import Refused, Server
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+#: Variables with the secret: no command gets them.
+KEY_VARIABLES = ("ATLCTL_JOB_KEY", "ATLCTL_JOB_KEY_FILE")
+#: Seconds for the folder to answer, for another wrapper to answer, and between two questions.
+FOLDER_SECONDS, ASK_SECONDS, POLL_SECONDS = 10.0, 5.0, 0.5
+#: Seconds for the output that a process left behind may still write, and for the log.
+DRAIN_SECONDS, LOG_SECONDS = 2.0, 5.0
+#: Seconds for the check before the command, for the verdict, and for `stacks` before it.
+CHECK_SECONDS, VERDICT_SECONDS, STACKS_SECONDS = 180.0, 120.0, 60.0
+#: Seconds from SIGKILL until a process is given up, and between looks at the processes.
+KILL_SECONDS, LOOK_SECONDS, REAP_SECONDS = 5.0, 0.1, 5.0
+#: Seconds between questions to a worker whose word is waited for, and may never come.
+LOST_SECONDS = 5.0
+#: Seconds between looks whether the others live, and how many a worker may miss.
+WATCH_SECONDS, _LOOKS = 15.0, 2
+#: Signals that a platform or a user sends to the job, and those that only the command understands.
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
+
+
+_NO_FOLDER = Message("the folder of the run is not used: {why}")
+_MISSING = Message("{workers} did not come within {seconds:g} s")
+_STRANGER = Message("not a worker of this job")
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One run of the command in this worker."""
+
+    number: int
+    argv: tuple[str, ...]
+    child: subprocess.Popen[bytes] | None = None
+    start: int = 0
+    started: float = 0.0
+    ended: float | None = None
+    code: int | None = None
+    signal: int | None = None
+    #: Ended by `atlctl stop`.
+    stopped: bool = False
+    trainer_failed: bool = False
+
+    @property
+    def running(self) -> bool:
+        return self.child is not None and self.ended is None
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal if self.signal is not None else self.code or 0
+
+
+async def _note(path: str, value: dict[str, Any]) -> None:
+    """Write JSON to the evidence; what takes too long goes on behind."""
+    with contextlib.suppress(TimeoutError):
+        await apart(lambda: write_json(path, value), 1.0)
+
+
+class Wrapper:
+    """`say` shows a line to the user, `shout` one that matters."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Post,
+        argv: Sequence[str],
+        connections: Connections,
+        say: Callable[[str], None],
+        shout: Callable[[str], None],
+    ) -> None:
+        self._settings, self._place = settings, place
+        self._connections = connections
+        self._say, self._shout = say, shout
+        self._attempt = _Attempt(0, tuple(argv))
+        self._cwd = os.getcwd()
+        self._environ = {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
+        self._commands = OwnCommands(place.job, self._environ)
+        self._identity = processes.identity(os.getpid())
+        self._created = time.time()
+        self._uid = ""
+        self._folder = ""
+        self._access: JobAccess | None = None
+        self._server: Server | None = None
+        #: Entries of the workers that have come, by index, as `_entry` makes them.
+        self._table: dict[int, dict[str, Any]] = {}
+        self._port = self._answering = 0
+        self._record_path: str | None = None
+        #: Whether the command may start: None until it is decided, else "" or why not.
+        self._gate: str | None = None
+        self._joined = False
+        #: Ends of commands that were reported to this worker, by index; of the present attempt.
+        self._ends: dict[int, int] = {}
+        self._judging: asyncio.Task[None] | None = None
+        #: The last attempt for which a verdict was made; the last one that has succeeded on all workers.
+        self._judged = self._succeeded = 0
+        self._spreading: asyncio.Future[None] | None = None
+        #: The signal of the platform or the user that ends the wrapper.
+        self._signalled: int | None = None
+        #: None: not held. Else the end of the hold on the monotonic clock, infinite without a limit.
+        self._held: float | None = None
+        self._debugging = False
+        self._next: tuple[str, ...] | None = None
+        self._released = False
+        self._changed = asyncio.Condition()
+        self._bare: set[tuple[int, int]] = set()
+
+    # The life of the worker
+
+    async def run(self) -> int:
+        """The exit code of the last attempt; 125 if the check keeps the command from starting."""
+        loop = asyncio.get_running_loop()
+        for number in (*_ENDING, *_PASSED):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._on_signal, number)
+        with contextlib.suppress(OSError):
+            processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+        beside = [asyncio.create_task(self._reap()), asyncio.create_task(self._watch_others())]
+        try:
+            await self._until_signalled(self._prepared())
+            if self._signalled is None and self._gate:
+                self._shout(Message("the command is not started: {why}", why=self._gate))
+                return int(ExitCode.CANNOT_START)
+            while self._signalled is None:
+                await self._run_command()
+                if self._signalled is not None or not await self._until_signalled(self._goes_on()):
+                    break
+            return self._attempt.exit_code if self._signalled is None else 128 + self._signalled
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            await self._close()
+
+    async def _until_signalled(self, work: Awaitable[T]) -> T | None:
+        """The result of `work`; None if a signal ends the wrapper first."""
+        task = asyncio.ensure_future(work)
+        waiting = asyncio.create_task(self._until(lambda: self._signalled is not None))
+        try:
+            await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for one in (task, waiting):
+                one.cancel()
+            await asyncio.gather(task, waiting, return_exceptions=True)
+
+    def _on_signal(self, number: int) -> None:
+        child = self._attempt.child
+        if child is not None and self._attempt.running:
+            processes.send_group(child.pid, number)
+        if number in _ENDING:
+            self._signalled = number
+            self._notify()
+
+    def _notify(self) -> None:
+        async def tell() -> None:
+            async with self._changed:
+                self._changed.notify_all()
+
+        task = asyncio.ensure_future(tell())
+        task.add_done_callback(lambda _: None)  # keeps it until it is done
+
+    async def _until(self, true: Callable[[], object], seconds: float | None = None) -> None:
+        """Wait until something is true, for `seconds` at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(true)
+
+    async def _close(self) -> None:
+        if self._spreading is not None:  # else the others would wait for the decision of a worker that has ended
+            await asyncio.gather(self._spreading, return_exceptions=True)
+        if self._judging is not None:
+            self._judging.cancel()
+            await asyncio.gather(self._judging, return_exceptions=True)
+        if self._record_path is not None:
+            runs.forget(self._record_path)
+        if self._server is not None:
+            await self._until(lambda: not self._answering, ASK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)  # until the answers are sent
+            await self._server.aclose()
+        await self._connections.aclose()
+
+    async def _reap(self) -> None:
+        """End the zombies of processes that were left to this one. Its own children are waited for elsewhere: only one
+        that stays a zombie is taken."""
+        before: set[int] = set()
+        while True:
+            await asyncio.sleep(REAP_SECONDS)
+            own = os.getpid()
+            now = {pid for pid, one in proc.everything().items() if one.parent == own and one.state == "Z"}
+            for pid in now & before:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - a zombie does not block
+            before = now
+
+    # The others
+
+    async def _prepared(self) -> None:
+        """Meet the others; worker 0 checks the job. Sets `_gate`."""
+        if self._place.follows:
+            self._start_alone()
+        else:
+            await self._meet()
+        if self._gate is None and self._place.index == 0 and not self._place.follows:
+            self._gate = await self._checked()
+        if self._joined and self._place.index == 0:
+            self._spread()
+
+    def _start_alone(self) -> None:
+        self._uid = self._uid or new_uid()
+        self._folder = self._folder or os.path.join(state_dir(), "runs", safe_file_name(self._place.job), self._uid)
+        self._gate = self._gate or ""
+
+    async def _meet(self) -> None:
+        settings, place = self._settings, self._place
+        alone = place.count == 1
+        folder: RunFolder | None = None
+        if settings.root is not None:
+            root = settings.root
+            try:
+                folder = await apart(lambda: RunFolder(root, place.job), FOLDER_SECONDS)
+            except AtlctlError as error:
+                self._shout(_NO_FOLDER.filled(why=error.message))
+            except TimeoutError:
+                self._shout(_NO_FOLDER.filled(why=joined((root, no_answer(FOLDER_SECONDS)))))
+        if folder is None and settings.key is None and not alone:
+            self._say(
+                Message(
+                    "this worker is not served, and there is no verdict for the whole job: name a folder on shared "
+                    "storage with --dir (ATLCTL_RUN_DIR), or a key with ATLCTL_JOB_KEY_FILE"
+                )
+            )
+            self._start_alone()
+        elif not settings.serve:
+            self._start_alone()
+        elif place.index == 0:
+            await self._lead(folder)
+        else:
+            await self._follow(folder)
+
+    async def _serve(self, access: JobAccess, port: int) -> int | None:
+        """Serve this worker; returns the port, None if it is taken."""
+        environ = {**self._environ, "ATLCTL_RUN": self._place.job}
+        server = Server(access, self._place.index, environ, self._cwd, self._answered)
+        try:
+            port = await server.start(own_address(self._place), port)
+        except OSError as error:
+            await server.aclose()
+            why = os.strerror(error.errno) if error.errno else str(error)
+            self._shout(Message("this worker is not served: port {port}: {why}", port=port, why=why))
+            return None
+        self._server, self._access, self._port = server, access, port
+        return port
+
+    def _entry(self, port: int) -> dict[str, Any]:
+        place = self._place
+        return {
+            "index": place.index,
+            "address": own_address(place),
+            "port": port,
+            "folder": os.path.join(self._folder, place.name),
+            "host": os.uname().nodename,
+            "user": USER,
+        }
+
+    def _adopt(self, start: JobStart | None) -> None:
+        """Take the id and the folder of a start; a local folder without shared storage."""
+        self._uid = start.uid if start is not None else self._uid or new_uid()
+        self._folder = (
+            start.folder
+            if start is not None
+            else os.path.join(state_dir(), "runs", safe_file_name(self._place.job), self._uid)
+        )
+
+    async def _lead(self, folder: RunFolder | None) -> None:
+        """Worker 0: make a start, serve, and wait for the others."""
+        settings, place = self._settings, self._place
+        start: JobStart | None = None
+        if folder is not None:
+            try:
+                start = await apart(folder.create, FOLDER_SECONDS)
+            except (AtlctlError, TimeoutError) as error:
+                why = error.message if isinstance(error, AtlctlError) else no_answer(FOLDER_SECONDS)
+                self._shout(_NO_FOLDER.filled(why=why))
+        self._adopt(start)
+        if start is not None:
+            access, port = JobAccess(start.secret, start.uid), 0
+        elif settings.key is not None:
+            access, port = JobAccess(settings.key, ""), settings.port
+        elif place.count == 1:
+            access, port = JobAccess(os.urandom(32), self._uid), 0
+        else:
+            self._start_alone()
+            return
+        served = await self._serve(access, port)
+        if served is None:
+            self._start_alone()
+            return
+        self._table[0] = self._entry(served)
+        self._joined = True
+        if start is not None:
+            try:
+                await apart(lambda: start.announce(own_address(place), served), FOLDER_SECONDS)
+            except (AtlctlError, TimeoutError) as error:
+                self._shout(Message("the others cannot find this worker: {why}", why=error))
+        await self._until(lambda: len(self._table) == place.count, settings.wait)
+        if missing := [worker_name(index) for index in range(place.count) if index not in self._table]:
+            why = _MISSING.filled(workers=fold_names(missing), seconds=settings.wait)
+            self._shout(why)
+            if MISSING in settings.block:
+                self._gate = why
+        self._write_record()
+
+    async def _follow(self, folder: RunFolder | None) -> None:
+        """Another worker: find worker 0, say hello to it, and wait for its decision."""
+        settings, place = self._settings, self._place
+        deadline = time.monotonic() + settings.wait
+        tried = ""
+        why: str = Message("it has not started")
+        while time.monotonic() < deadline:
+            found = None
+            if folder is not None:
+                try:
+                    found = await apart(folder.current, FOLDER_SECONDS)
+                except TimeoutError:
+                    why = Message("the folder did not answer")
+                except AtlctlError as error:
+                    why = error.message
+            address = found.first if found is not None else None
+            if folder is None:
+                name = place.peers.hosts[0].name if place.peers is not None else place.first
+                address = (name, settings.port) if name else None
+            if address is not None:
+                access = JobAccess(found.secret, found.uid) if found is not None else JobAccess(settings.key or b"", "")
+                if self._server is None or tried != access.start:
+                    if self._server is not None:
+                        await self._server.aclose()
+                    tried = access.start
+                    self._adopt(found)
+                    if await self._serve(access, 0 if found is not None else settings.port) is None:
+                        break
+                try:
+                    if await self._greet(address, self._port):
+                        return
+                    continue
+                except AtlctlError as error:
+                    why = error.message
+            await asyncio.sleep(POLL_SECONDS)
+        self._shout(
+            Message(
+                "{worker} did not answer within {seconds:g} s ({why}): the command starts without the others",
+                worker=worker_name(0),
+                seconds=settings.wait,
+                why=why,
+            )
+        )
+        if MISSING in settings.block:
+            self._gate = _MISSING.filled(workers=worker_name(0), seconds=settings.wait)
+        self._start_alone()
+
+    async def _greet(self, address: tuple[str, int], port: int) -> bool:
+        """Say hello to worker 0 at `address`, and again until it has decided. Raises AtlctlError if it does not answer;
+        returns True when the gate is known."""
+        assert self._access is not None
+        host = Host(checked(address[0]), USER, address[1])
+        self._connections.trust(host, self._access, 0)
+        told = await wrappers.ask(self._connections, host, "hello", self._entry(port), ASK_SECONDS)
+        uid = text(told.get("uid"), 100)
+        if self._access.start == "" and uid and uid != self._uid:  # with a key the start is known only now
+            self._uid = uid
+            self._adopt(None)
+        self._joined = True
+        self._learn(told)
+        await self._until(lambda: self._gate is not None, 4 * POLL_SECONDS)
+        return self._gate is not None
+
+    def _learn(self, told: Mapping[str, Any]) -> None:
+        """Take the table of workers, and its decision, from worker 0."""
+        for raw in items(told.get("table")):
+            entry = entry_of(raw, self._place.count)
+            if entry is not None and entry["index"] != self._place.index:
+                self._table[entry["index"]] = entry
+        self._write_record()
+        gate = told.get("gate")
+        if self._gate is None and isinstance(gate, str):
+            self._gate = gate
+            self._notify()
+
+    def _host(self, index: int) -> Host | None:
+        entry = self._table.get(index)
+        if entry is None or self._access is None:
+            return None
+        host = Host(entry["address"], entry["user"], entry["port"])
+        self._connections.trust(host, self._access, index)
+        return host
+
+    async def _ask(self, index: int, question: str, details: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer of another wrapper; None if it gives none."""
+        host = self._host(index)
+        if host is None:
+            return None
+        try:
+            return await wrappers.ask(self._connections, host, question, {**details, "uid": self._uid}, ASK_SECONDS)
+        except AtlctlError as error:
+            _log.debug("%s to worker %d: %s", question, index, error.message)
+            return None
+
+    def _write_record(self) -> None:
+        """The job for clients in this container."""
+        place = self._place
+        workers = []
+        for index in range(place.count):
+            entry = self._table.get(index) or self._own_entry(index)
+            host = Host(entry["address"], entry["user"], entry["port"]) if entry else Host("0.0.0.0")  # noqa: S104 - nobody
+            workers.append(Placed(worker_name(index), host, entry["folder"] if entry else ""))
+        record = Record(
+            name=place.job,
+            uid=self._uid,
+            created=self._created,
+            argv=self._attempt.argv,
+            hostfile=None,
+            chdir=self._cwd,
+            master_addr=place.first,
+            master_port=0,
+            workers=tuple(workers),
+            kind=RUN,
+            access=self._access,
+            own=place.name,
+        )
+        try:
+            self._record_path = runs.write(record, self._identity)
+        except AtlctlError as error:
+            self._shout(Message("commands of atlctl will not find this job here: {why}", why=error.message))
+
+    def _own_entry(self, index: int) -> dict[str, Any] | None:
+        if index != self._place.index or self._server is None:
+            return None
+        return self._entry(self._port)
+
+    async def _watch_others(self) -> None:
+        """Worker 0: one that does not answer any more, and has not reported an end, has failed with its machine."""
+        silent: dict[int, int] = {}
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if self._place.index != 0 or self._held is not None or self._gate != "":
+                continue
+            wanted = [index for index in self._table if index != 0 and index not in self._ends]
+            answers = await asyncio.gather(*(self._ask(index, "status", {}) for index in wanted))
+            for index, told in zip(wanted, answers, strict=True):
+                silent[index] = 0 if told is not None else silent.get(index, 0) + 1
+                if silent[index] == _LOOKS and index not in self._ends:
+                    self._shout(Message("{worker} does not answer any more", worker=worker_name(index)))
+                    self._told({"index": index, "attempt": self._attempt.number, "code": int(ExitCode.UNREACHABLE)})
+
+    # Answers to other wrappers and to clients
+
+    async def _answered(self, question: str, details: dict[str, Any]) -> dict[str, Any]:
+        self._answering += 1
+        try:
+            return await self._answer(question, details)
+        finally:
+            self._answering -= 1
+            self._notify()
+
+    async def _answer(self, question: str, details: dict[str, Any]) -> dict[str, Any]:
+        if question == "hello":
+            return self._hello(details)
+        if details.get("uid") != self._uid:
+            raise Refused(Message("another start of the job has taken its place"))
+        match question:
+            case "table":
+                self._learn(details)
+                return {"event": "noted"}
+            case "status":
+                return self._status()
+            case "told":
+                return self._told(details)
+            case "judged" | "succeeded":
+                if details.get("attempt") == self._attempt.number:
+                    self._judged = max(self._judged, self._attempt.number if question == "judged" else 0)
+                    self._succeeded = max(self._succeeded, self._attempt.number if question == "succeeded" else 0)
+                    self._notify()
+                return {"event": "noted"}
+            case "look":
+                return await self._look()
+            case "stop":
+                return await self._stop(details)
+            case "rerun":
+                return self._rerun(details)
+            case "release":
+                return await self._release()
+        raise Refused(Message("unknown question"))
+
+    def _hello(self, details: dict[str, Any]) -> dict[str, Any]:
+        entry = entry_of(details, self._place.count)
+        if entry is None or self._place.index != 0 or entry["index"] == 0:
+            raise Refused(_STRANGER)
+        if self._table.get(entry["index"]) != entry:
+            late = self._gate is not None
+            self._table[entry["index"]] = entry
+            self._notify()
+            if late:
+                self._say(Message("{worker} has come late", worker=worker_name(entry["index"])))
+                self._write_record()
+                self._spread()
+        return {"event": "hello", "uid": self._uid, **self._known()}
+
+    def _known(self) -> dict[str, Any]:
+        return {"gate": self._gate, "table": list(self._table.values())}
+
+    def _spread(self) -> None:
+        """Send the others the table and the decision."""
+        table = self._known()
+
+        async def tell() -> None:
+            await asyncio.gather(*(self._ask(index, "table", table) for index in self._table if index != 0))
+
+        self._spreading = asyncio.ensure_future(tell())
+
+    def _status(self) -> dict[str, Any]:
+        attempt = self._attempt
+        failed = any(self._ends.values()) or (attempt.ended is not None and attempt.exit_code != 0)
+        return {
+            "event": "status",
+            "attempt": attempt.number,
+            "running": attempt.ended is None,
+            "failed": failed,
+        }
+
+    async def _look(self) -> dict[str, Any]:
+        """As `atlctl.remote.supervisor.asked.look`."""
+        attempt = self._attempt
+        child = attempt.child
+        found: dict[str, Any] = {
+            "event": "seen",
+            "presence": "alive",
+            "place": "",
+            "host": os.uname().nodename,
+            "process": {"pid": child.pid, "started": attempt.started} if child is not None else {},
+            "exit": self._exit() if attempt.ended is not None else None,
+            "trainer_failed": attempt.trainer_failed,
+            "stopping": attempt.stopped,
+            "held": self._held_note(),
+            "programs": [],
+            "load": list(os.getloadavg()),
+            "cpus": os.cpu_count(),
+            "processes": 0,
+            "ranks": [],
+        }
+        if child is not None and attempt.running:
+            table = await apart(processes.everything, ASK_SECONDS)
+            family = proc.below(proc.children_of(table), (child.pid,))
+            found["processes"] = len(family) + 1
+            found["ranks"] = sorted(asked.ranks(family, self._place.job))
+            if attempt.trainer_failed:
+                found["programs"] = sorted({table[pid].comm for pid in (child.pid, *family) if pid in table})
+        return found
+
+    def _held_note(self) -> dict[str, Any] | None:
+        if self._held is None:
+            return None
+        left = self._held - time.monotonic()
+        return {"debugging": self._debugging, "left": None if self._debugging else max(0.0, left)}
+
+    def _exit(self) -> dict[str, Any]:
+        attempt = self._attempt
+        return {
+            "exit_code": attempt.code,
+            "signal": attempt.signal,
+            "ended": attempt.ended,
+            "stopped": attempt.stopped,
+            "log_bytes_lost": self._lost,
+            "attempt": attempt.number,
+        }
+
+    async def _stop(self, details: dict[str, Any]) -> dict[str, Any]:
+        """End the command. With `keep` the worker stays, in state Debugging; else the wrapper leaves."""
+        grace = details.get("grace")
+        grace = float(grace) if isinstance(grace, int | float) and 0 <= grace < 1e6 else 10.0
+        keep = details.get("keep") is True
+        if keep:
+            self._debugging, self._released = True, False
+        else:
+            self._released = True
+        how, count = "already-ended", 0
+        if self._attempt.running:
+            self._attempt.stopped = True
+            how, count = await self._end_command(grace)
+            await self._until(lambda: not self._attempt.running, LOG_SECONDS + DRAIN_SECONDS)
+        self._notify()
+        if keep:
+            await self._until(lambda: self._held is not None, ASK_SECONDS)
+        return {"event": "stopped", "how": how, "processes": count, "reason": ""}
+
+    async def _end_command(self, grace: float) -> tuple[str, int]:
+        """SIGTERM to the processes of the command, SIGKILL after `grace` seconds to those that remain."""
+        child = self._attempt.child
+        assert child is not None
+        count, began, asked_ = 0, time.monotonic(), set[int]()
+        while True:
+            left = await apart(self._family, ASK_SECONDS)
+            count = max(count, len(left))
+            late = time.monotonic() - began
+            if not left:
+                return ("killed" if late > grace else "terminated"), count
+            if late > grace + KILL_SECONDS:
+                return "not-stopped", len(left)
+            if late > grace:
+                processes.send(left, signal.SIGKILL)
+            elif not asked_:
+                processes.send_group(child.pid, signal.SIGTERM)
+                processes.send_group(child.pid, signal.SIGCONT)
+                asked_ = left
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _family(self) -> set[int]:
+        child = self._attempt.child
+        if child is None:
+            return set()
+        seen = processes.Snapshot(os.getpid(), self._place.job, self._bare)
+        return seen.of_worker(self._place.name, child.pid, self._attempt.start)
+
+    def _rerun(self, details: dict[str, Any]) -> dict[str, Any]:
+        """Start the command again, or another one. `step`: "prepare" (can it be done?) or "go"."""
+        if self._attempt.running:
+            raise Refused(Message("its command is running"))
+        if self._held is None:
+            raise Refused(Message("it is not held"))
+        given = details.get("argv")
+        argv = self._attempt.argv if given is None else tuple(word for word in given if isinstance(word, str))
+        if details.get("step") == "go":
+            self._next = argv
+            self._notify()
+        return {"event": "ready", "argv": list(argv), "attempt": self._attempt.number + 1, "chdir": self._cwd}
+
+    async def _release(self) -> dict[str, Any]:
+        held = self._held is not None
+        self._released = True
+        self._notify()
+        return {"event": "released", "held": held}
+
+    # The command
+
+    async def _run_command(self) -> None:
+        """One attempt, from its start to its end."""
+        argv = self._next or self._attempt.argv
+        attempt = self._attempt = _Attempt(self._attempt.number + 1, argv)
+        self._next, self._held, self._debugging, self._released = None, None, False, False
+        self._ends, self._lost = {}, 0
+        own = os.path.join(self._folder, self._place.name, "workers", safe_file_name(self._place.name))
+        with contextlib.suppress(TimeoutError, OSError):
+            await apart(lambda: self._make_room(own, attempt.number), FOLDER_SECONDS)
+        log = Log(f"{own}/log", self._watch)
+        files = os.path.join(state_dir(), "run-files", f"{os.getpid()}-{attempt.number}")
+        environ = self._command_environ(files)
+        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
+        stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if os.isatty(0) else os.dup(0)
+        attempt.started = time.time()
+        try:
+            attempt.child = spawn(
+                argv,
+                folder=self._cwd,
+                env=environ,
+                stdio=(stdin, ends[0][1], ends[1][1]),
+                session=False,
+                soft_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            )
+        except StartError as error:
+            self._shout(Message("the command cannot be started: {why}", why=error.reason))
+            attempt.code, attempt.ended = error.exit_code, time.time()
+        finally:
+            os.close(stdin)
+            for _, writer in ends:
+                os.close(writer)
+        pumps = [
+            Pump(reader, screen, stream, log)
+            for (reader, _), screen, stream in zip(ends, (1, 2), ("stdout", "stderr"), strict=True)
+        ]
+        if attempt.child is not None:
+            found = processes.stat(attempt.child.pid)
+            attempt.start = found.start if found is not None else 0
+            process = {"pid": attempt.child.pid, "start": attempt.start, "started": attempt.started}
+            await _note(f"{own}/proc.json", process)
+            await _note(f"{os.path.dirname(os.path.dirname(own))}/job.json", self._described(attempt))
+            await self._ended(attempt)
+        with contextlib.suppress(TimeoutError):
+            await apart(lambda: drained(pumps, DRAIN_SECONDS), DRAIN_SECONDS + 1)
+            await apart(lambda: log.close(LOG_SECONDS), LOG_SECONDS + 1)
+        self._lost = log.lost
+        if self._lost:
+            self._shout(
+                Message("{count} bytes of the output are not in the log: {folder}", count=self._lost, folder=own)
+            )
+        await _note(f"{own}/exit.json", self._exit())
+        with contextlib.suppress(TimeoutError, OSError):
+            await apart(lambda: keep_files(files, f"{os.path.dirname(os.path.dirname(own))}"), FOLDER_SECONDS)
+        self._notify()
+
+    async def _ended(self, attempt: _Attempt) -> None:
+        """Wait for the first process of the command, then end those that it left behind."""
+        assert attempt.child is not None
+        code = await self._wait(attempt.child)
+        attempt.code, attempt.signal = (code, None) if code >= 0 else (None, -code)
+        left = await apart(self._family, ASK_SECONDS)
+        if left:
+            processes.send(left, signal.SIGTERM)
+            await asyncio.sleep(LOOK_SECONDS)
+            processes.send(await apart(self._family, ASK_SECONDS), signal.SIGKILL)
+        attempt.ended = time.time()
+
+    async def _wait(self, child: subprocess.Popen[bytes]) -> int:
+        future = asyncio.get_running_loop().create_future()
+
+        def wait() -> None:
+            code = child.wait()
+            with contextlib.suppress(RuntimeError):
+                future.get_loop().call_soon_threadsafe(future.set_result, code)
+
+        threading.Thread(target=wait, daemon=True).start()
+        return int(await future)
+
+    def _command_environ(self, files: str) -> dict[str, str]:
+        """The environment of the command: its own, the marks of its processes, and folders for evidence of torch."""
+        environ = dict(self._environ)
+        environ["ATLCTL_JOB"], environ["ATLCTL_WORKER"] = self._place.job, self._place.name
+        with contextlib.suppress(OSError):
+            os.makedirs(files, mode=0o700, exist_ok=True)
+            environ.setdefault("TORCHELASTIC_ERROR_FILE", f"{files}/error.json")
+            if not {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"} & environ.keys():
+                environ["TORCH_FR_DUMP_TEMP_FILE"] = f"{files}/nccl_trace_rank_"
+        return environ
+
+    def _watch(self, data: bytes) -> None:
+        if not self._attempt.trainer_failed and any(marker in data for marker in FAILURE_MARKERS):
+            self._attempt.trainer_failed = True
+
+    def _make_room(self, own: str, number: int) -> None:
+        """Set the log and the exit of the attempt before aside, under its number."""
+        os.makedirs(own, mode=0o700, exist_ok=True)
+        for name in ("log", "exit.json") if number > 1 else ():
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{own}/{name}", f"{own}/{name}.{number - 1}")
+
+    def _described(self, attempt: _Attempt) -> dict[str, Any]:
+        """The record of the worker for readers of a supervisor's folder."""
+        return {
+            "schema": 1,
+            "name": self._place.job,
+            "uid": self._uid,
+            "created": self._created,
+            "argv": list(attempt.argv),
+            "supervisor": self._identity,
+            "attempt": attempt.number,
+            "workers": [{"name": self._place.name, "chdir": self._cwd}],
+        }
+
+    # After the command
+
+    async def _goes_on(self) -> bool:
+        """Whether another attempt follows."""
+        attempt = self._attempt
+        if attempt.stopped and not self._debugging:
+            return False
+        if not attempt.stopped:
+            charge = await self._report_end()
+            if attempt.exit_code:
+                await self._await_verdict(charge)
+            elif self._settings.hold and not await self._others_failed(charge):
+                return False
+        if self._judging is not None:
+            await asyncio.gather(self._judging, return_exceptions=True)
+        if not self._debugging and (not self._settings.hold or self._released):
+            return False
+        return await self._hold()
+
+    async def _report_end(self) -> int:
+        """Report the end of the command to the lowest worker that answers; returns its index."""
+        told = {"index": self._place.index, "attempt": self._attempt.number, "code": self._attempt.exit_code}
+        if self._joined:
+            for index in range(self._place.index):
+                if await self._ask(index, "told", told) is not None:
+                    return index
+        self._told(told)
+        return self._place.index
+
+    def _told(self, details: Mapping[str, Any]) -> dict[str, Any]:
+        index, code = whole(details.get("index")), whole(details.get("code"))
+        if index is None or code is None or not 0 <= index < self._place.count:
+            raise Refused(_STRANGER)
+        if details.get("attempt") == self._attempt.number:
+            self._ends[index] = code
+            if code and self._judging is None and self._judged < self._attempt.number:
+                self._judging = asyncio.ensure_future(self._judge())
+            self._notify()
+        return {"event": "noted"}
+
+    async def _await_verdict(self, charge: int) -> None:
+        """Wait until the worker in charge has made the verdict, or does not answer any more."""
+        deadline = time.monotonic() + self._settings.settle + STACKS_SECONDS + VERDICT_SECONDS + CHECK_SECONDS
+        while charge != self._place.index and not self._is_over and time.monotonic() < deadline:
+            await self._until(lambda: self._is_over, LOST_SECONDS)
+            if not self._is_over and await self._ask(charge, "status", {}) is None:
+                charge = await self._report_end()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing is to be waited for after the end of the command."""
+        return self._judged >= self._attempt.number or self._debugging or self._released
+
+    async def _others_failed(self, charge: int) -> bool:
+        """Wait until no worker runs its command any more (False), or one has failed (True). `charge`: the worker in
+        charge, which knows it."""
+        own = self._place.index
+        others = [index for index in self._table if index != own]
+        while not self._is_over and self._succeeded < self._attempt.number:
+            if charge == own:
+                answers = await asyncio.gather(*(self._ask(index, "status", {}) for index in others))
+                failed = any(self._ends.values()) or any(told.get("failed") is True for told in answers if told)
+                if not failed and not any(told.get("running") is True for told in answers if told):
+                    await self._tell_all("succeeded")
+                    return False
+            else:
+                told = await self._ask(charge, "status", {})
+                failed = told is not None and told.get("failed") is True
+                if told is None and self._succeeded < self._attempt.number:
+                    charge = await self._report_end()
+            if failed:
+                return True
+            await self._until(
+                lambda: self._is_over or self._succeeded >= self._attempt.number or any(self._ends.values()),
+                2 * POLL_SECONDS if charge == own else LOST_SECONDS,
+            )
+        return self._succeeded < self._attempt.number
+
+    async def _tell_all(self, what: str) -> None:
+        """Tell the others what they wait for: this worker may leave."""
+        told = {"attempt": self._attempt.number}
+        others = (index for index in self._table if index != self._place.index)
+        await asyncio.gather(*(self._ask(index, what, told) for index in others))
+
+    async def _hold(self) -> bool:
+        """Keep the worker until it is released, its time is over, or its command is started again (True)."""
+        seconds = float("inf") if self._debugging else self._settings.hold
+        self._held = time.monotonic() + seconds
+        self._say(
+            Message(
+                "{worker} is kept: look with 'atlctl ps' and 'atlctl exec'; 'atlctl rerun' starts the command again, "
+                "'atlctl release' lets the workers go",
+                worker=self._place.name,
+            )
+        )
+        while not self._released and self._next is None and (left := self._held - time.monotonic()) > 0:
+            if self._debugging:  # by a `stop --keep` meanwhile
+                self._held = left = float("inf")
+            await self._until(self._woken, left if left != float("inf") else None)
+        if self._next is None:
+            self._held = None
+        return self._next is not None
+
+    def _woken(self) -> bool:
+        """Whether something has changed for a held worker."""
+        return self._released or self._next is not None or (self._debugging and self._held != float("inf"))
+
+    # The verdict
+
+    async def _judge(self) -> None:
+        """After the first failure: let the others end, look at those that do not, and find the cause."""
+        number = self._attempt.number
+        first = next((index for index, code in self._ends.items() if code), self._place.index)
+        settle = self._settings.settle
+        if len(self._table) > 1:
+            said = Message("{worker} failed; the others have {seconds:g} s to end")
+            self._say(said.filled(worker=worker_name(first), seconds=settle))
+        running = await self._settled()
+        try:
+            if running:
+                chosen = ["-w", ",".join(map(str, running))]
+                await self._save("stacks.txt", ["stacks", *self._commands.of_job, *chosen], STACKS_SECONDS)
+            about = self._commands.of_job if self._joined else ["--from", self._folder]
+            verdict = await self._save("verdict.txt", ["errors", *about], VERDICT_SECONDS)
+            await self._save("verdict.json", ["errors", *about, "-o", "json"], VERDICT_SECONDS)
+            if running and self._settings.stops_others:
+                names = fold_names(map(worker_name, running))
+                self._say(Message("ending {workers}", workers=names))
+                wanted = {"grace": 10.0, "keep": bool(self._settings.hold)}
+                await asyncio.gather(*(self._ask_any(index, "stop", wanted) for index in running))
+            checks = await self._tested() if self._settings.items != "none" else None
+            for line in (verdict or Message("no verdict")).splitlines():
+                self._shout(line)
+            if checks is not None and not checks:
+                self._shout(Message("the checks pass; the cause is most likely in the training code"))
+        finally:
+            self._judged = number
+            self._notify()
+        await self._tell_all("judged")
+        self._judging = None
+
+    async def _ask_any(self, index: int, question: str, details: dict[str, Any]) -> dict[str, Any] | None:
+        if index == self._place.index:
+            return await self._answer(question, {**details, "uid": self._uid})
+        return await self._ask(index, question, details)
+
+    async def _settled(self) -> list[int]:
+        """The workers whose command still runs after the time that they have."""
+        deadline = time.monotonic() + self._settings.settle
+        others = [index for index in self._table if index != self._place.index]
+        while True:
+            answers = await asyncio.gather(*(self._ask(index, "status", {}) for index in others))
+            running = [index for index, told in zip(others, answers, strict=True) if told and told.get("running")]
+            if self._attempt.running:
+                running.append(self._place.index)
+            if not running or time.monotonic() > deadline:
+                return sorted(running)
+            await asyncio.sleep(2 * POLL_SECONDS)
+
+    async def _save(self, name: str, words: Sequence[str], seconds: float) -> str | None:
+        """The output of one of atlctl's commands on this job, which is also saved beside the evidence."""
+        said = await self._commands.output(words, seconds)
+        if said is not None:
+            path, data = os.path.join(self._folder, name), said
+            with contextlib.suppress(TimeoutError, OSError):
+                await apart(lambda: write_text(path, data), FOLDER_SECONDS)
+        return said
+
+    # The check
+
+    async def _checked(self) -> str:
+        """The smoke test of the job; returns why the command must not start, empty if it may."""
+        if self._settings.items == "none" or not self._joined:
+            return ""
+        began = time.monotonic()
+        found = await self._tested()
+        if found is None:
+            self._shout(Message("the check gave no result; the command starts all the same"))
+            return ""
+        bad = [fault.about for fault in found if fault.grave and fault.name in self._settings.block]
+        for fault in found:
+            self._shout(Message("check: {what}", what=fault.about))
+        if not found:
+            seconds = time.monotonic() - began
+            self._say(Message("check: {workers} pass ({seconds:.0f} s)", workers=self._all(), seconds=seconds))
+        elif not bad:
+            names = joined(sorted({fault.name for fault in found}), COMMA)
+            self._say(Message("the command starts all the same: {checks} does not block", checks=names))
+        return joined(bad) if bad else ""
+
+    async def _tested(self) -> list[CheckFault] | None:
+        return await self._commands.smoke(self._settings.items, self._settings.budget, CHECK_SECONDS)
+
+    def _all(self) -> str:
+        return fold_names(worker_name(index) for index in sorted(self._table))
