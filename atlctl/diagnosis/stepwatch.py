@@ -72,9 +72,10 @@ class StepWatch:
         self.workers: dict[str, Tracks] = {}
         self._paces: dict[str, LogPace] = {}
         self._all = LogPace()
-        #: By worker and track: the phase that was judged, and its factor.
+        #: By worker and track: the phase that was warned of, its factor and its time.
         self._judged: dict[tuple[str, int], tuple[int, float, float]] = {}
-        self._held: dict[tuple[str, int], tuple[Track, Step, float]] = {}
+        #: The steps that wait for their second to be over, and the time of the last entry.
+        self._held: dict[tuple[str, int], tuple[Track, Step | None, float]] = {}
         self._fresh: list[dict[str, Any]] = []
 
     def feed(self, worker: str, line: bytes, time: float | None = None) -> Slowdown | None:
@@ -103,25 +104,24 @@ class StepWatch:
 
     def rest(self) -> list[dict[str, Any]]:
         """The same at the end: also those that waited for the second to be over."""
-        for (worker, _), (track, step, _) in self._held.items():
-            self._fresh.append(step_entry(worker, track, step))
+        for (worker, _), (track, held, _) in self._held.items():
+            if held is not None:
+                self._fresh.append(step_entry(worker, track, held))
         self._held.clear()
         return self.fresh()
 
     def _keep(self, worker: str, track: Track, step: Step) -> None:
         now = clocks.time() if step.at is None else step.at
         key = worker, id(track)
-        held = self._held.get(key)
-        if held is not None and step.first > held[1].number:
-            step = joined(held[1], step)
+        _, held, written = self._held.get(key, (track, None, -1.0))
+        if held is not None and step.first > held.number:
+            step = joined(held, step)
         elif held is not None:  # a restart
-            self._fresh.append(step_entry(worker, track, held[1]))
-        begun = held[2] if held is not None else now - _APART
-        if now - begun >= _APART or now < begun:
-            self._held.pop(key, None)
+            self._fresh.append(step_entry(worker, track, held))
+        wait = 0 <= now - written < _APART
+        if not wait:
             self._fresh.append(step_entry(worker, track, step))
-            return
-        self._held[key] = track, step, begun
+        self._held[key] = track, step if wait else None, written if wait else now
 
     def _judge(self, worker: str, track: Track) -> Slowdown | None:
         key = worker, id(track)
