@@ -683,7 +683,9 @@ class _Pace:
         level = phase.level
         end = phase.end if phase.last is not None else (self._tail[-1][0].at if self._tail else None)
         last = phase.last if phase.last is not None else self._tail[-1][0].number
-        seconds = end - phase.start if end is not None and phase.start is not None else level * (last - phase.first + 1)
+        seconds = level * (last - phase.first + 1)
+        if end is not None and phase.start is not None:
+            seconds = max(seconds, end - phase.start)  # lines may come late, all at once
         return Slowdown(
             phase.first, phase.last, phase.start, phase.end, level / phase.usual, phase.usual, level, seconds
         )

@@ -74,8 +74,9 @@ class StepWatch:
         self._all = LogPace()
         #: By worker and track: the phase that was warned of, its factor and its time.
         self._judged: dict[tuple[str, int], tuple[int, float, float]] = {}
-        #: The steps that wait for their second to be over, and the time of the last entry.
-        self._held: dict[tuple[str, int], tuple[Track, Step | None, float]] = {}
+        #: The steps that wait for their second to be over, and the time of the last entry, by the log's and by this
+        #: machine's clock.
+        self._held: dict[tuple[str, int], tuple[Track, Step | None, float, float]] = {}
         self._fresh: list[dict[str, Any]] = []
 
     def feed(self, worker: str, line: bytes, time: float | None = None) -> Slowdown | None:
@@ -98,22 +99,28 @@ class StepWatch:
         return found
 
     def fresh(self) -> list[dict[str, Any]]:
-        """The entries of `steps.jsonl` since the last call."""
+        """The entries of `steps.jsonl` since the last call, without those that wait for their second to be over."""
+        self._let_go(_APART)
         fresh, self._fresh = self._fresh, []
         return fresh
 
     def rest(self) -> list[dict[str, Any]]:
-        """The same at the end: also those that waited for the second to be over."""
-        for (worker, _), (track, held, _) in self._held.items():
-            if held is not None:
-                self._fresh.append(step_entry(worker, track, held))
-        self._held.clear()
+        """The same at the end, with all entries."""
+        self._let_go(0.0)
         return self.fresh()
+
+    def _let_go(self, seconds: float) -> None:
+        """Makes entries of the steps that have waited for so long."""
+        now = clocks.monotonic()
+        for key, (track, held, written, since) in self._held.items():
+            if held is not None and now - since >= seconds:
+                self._fresh.append(step_entry(key[0], track, held))
+                self._held[key] = track, None, written, now
 
     def _keep(self, worker: str, track: Track, step: Step) -> None:
         now = clocks.time() if step.at is None else step.at
         key = worker, id(track)
-        _, held, written = self._held.get(key, (track, None, -1.0))
+        _, held, written, since = self._held.get(key, (track, None, -1.0, 0.0))
         if held is not None and step.first > held.number:
             step = joined(held, step)
         elif held is not None:  # a restart
@@ -121,7 +128,10 @@ class StepWatch:
         wait = 0 <= now - written < _APART
         if not wait:
             self._fresh.append(step_entry(worker, track, step))
-        self._held[key] = track, step if wait else None, written if wait else now
+        if wait:
+            self._held[key] = track, step, written, since
+        else:
+            self._held[key] = track, None, now, clocks.monotonic()
 
     def _judge(self, worker: str, track: Track) -> Slowdown | None:
         key = worker, id(track)
