@@ -6,7 +6,7 @@ import time as clocks
 from typing import Any
 
 from atlctl.diagnosis.logline import When, split_stamp
-from atlctl.diagnosis.steps import Slowdown, Step, Track, Tracks, joined, step_sieve
+from atlctl.diagnosis.steps import MeasuredStep, Slowdown, StepTrack, Tracks, joined, step_sieve
 from atlctl.diagnosis.telling.data import utc
 from atlctl.i18n import Message
 
@@ -76,7 +76,7 @@ class StepWatch:
         self._judged: dict[tuple[str, int], tuple[int, float, float]] = {}
         #: The steps that wait for their second to be over, and the time of the last entry, by the log's and by this
         #: machine's clock.
-        self._held: dict[tuple[str, int], tuple[Track, Step | None, float, float]] = {}
+        self._held: dict[tuple[str, int], tuple[StepTrack, MeasuredStep | None, float, float]] = {}
         self._fresh: list[dict[str, Any]] = []
 
     def feed(self, worker: str, line: bytes, time: float | None = None) -> Slowdown | None:
@@ -117,7 +117,7 @@ class StepWatch:
                 self._fresh.append(step_entry(key[0], track, held))
                 self._held[key] = track, None, written, now
 
-    def _keep(self, worker: str, track: Track, step: Step) -> None:
+    def _keep(self, worker: str, track: StepTrack, step: MeasuredStep) -> None:
         now = clocks.time() if step.at is None else step.at
         key = worker, id(track)
         _, held, written, since = self._held.get(key, (track, None, -1.0, 0.0))
@@ -133,7 +133,7 @@ class StepWatch:
         else:
             self._held[key] = track, None, now, clocks.monotonic()
 
-    def _judge(self, worker: str, track: Track) -> Slowdown | None:
+    def _judge(self, worker: str, track: StepTrack) -> Slowdown | None:
         key = worker, id(track)
         since = track.slow_since
         if since is None:
@@ -151,7 +151,7 @@ class StepWatch:
         return slow if slow.factor >= _WORSE * before else None
 
 
-def step_entry(worker: str, track: Track, step: Step) -> dict[str, Any]:
+def step_entry(worker: str, track: StepTrack, step: MeasuredStep) -> dict[str, Any]:
     known = {
         "worker": worker,
         "loop": track.loop,

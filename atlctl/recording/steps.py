@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from atlctl.diagnosis.logline import Origin, decode
-from atlctl.diagnosis.steps import Step, Track, Tracks, main_tracks, step_literals
+from atlctl.diagnosis.steps import MeasuredStep, StepTrack, Tracks, main_tracks, step_literals
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.statedir import READ_FLAGS, write_all
@@ -97,25 +97,25 @@ def _time_of(line: bytes) -> float:
         return 0.0
 
 
-def read_recorded(folder: str, *, last: bool = False) -> dict[str, list[Track]]:
+def read_recorded(folder: str, *, last: bool = False) -> dict[str, list[StepTrack]]:
     """The tracks in a folder's `steps.jsonl`, by worker. `last`: only of the last steps in it. Invalid lines are
     skipped, and a file that cannot be read is an empty one."""
     try:
         fd = os.open(os.path.join(folder, STEPS), READ_FLAGS)
     except OSError:
         return {}
-    found: dict[str, dict[tuple[Origin, str], Track]] = {}
+    found: dict[str, dict[tuple[Origin, str], StepTrack]] = {}
     with open(fd, "rb") as file:
         if last and os.fstat(fd).st_size > _LAST:
             file.seek(-_LAST, os.SEEK_END)
             file.readline()
         for worker, loop, origin, step in _entries(lines_within(file)):
             tracks = found.setdefault(worker, {})
-            tracks.setdefault((origin, loop), Track(origin, loop)).put(step)
+            tracks.setdefault((origin, loop), StepTrack(origin, loop)).put(step)
     return {worker: main_tracks(found[worker].values()) for worker in sorted(found, key=natural)}
 
 
-def _entries(lines: Iterable[bytes]) -> Iterator[tuple[str, str, Origin, Step]]:
+def _entries(lines: Iterable[bytes]) -> Iterator[tuple[str, str, Origin, MeasuredStep]]:
     for line in lines:
         try:
             item = fields.parse_json(decode(line))
@@ -130,7 +130,7 @@ def _entries(lines: Iterable[bytes]) -> Iterator[tuple[str, str, Origin, Step]]:
             continue
         origin = Origin(fields.whole(item.get("rank")), fields.whole(item.get("local_rank")))
         at, loss = fields.moment(item.get("time")), fields.number(item.get("loss"))
-        yield worker, loop, origin, Step(number, first, at, seconds, loss, item.get("border") is True)
+        yield worker, loop, origin, MeasuredStep(number, first, at, seconds, loss, item.get("border") is True)
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class _StepReaders:
 class FoundTracks:
     """Tracks by worker, those without any left out; `problems`: logs that could not be read."""
 
-    workers: Mapping[str, Sequence[Track]]
+    workers: Mapping[str, Sequence[StepTrack]]
     problems: Sequence[AtlctlError] = ()
 
 
@@ -175,7 +175,7 @@ def tracks_of(paths: Sequence[str], command: str) -> FoundTracks:
     """
     readers = _StepReaders()
     of_ranks: dict[tuple[str, int], _StepReaders] = {}
-    found: dict[str, Sequence[Track]] = {}
+    found: dict[str, Sequence[StepTrack]] = {}
     problems: list[AtlctlError] = []
 
     def keep_going(path: str, name: str, *, alone: bool, own: _StepReaders = readers) -> None:

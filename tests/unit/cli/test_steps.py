@@ -13,7 +13,7 @@ import pytest
 from atlctl.cli.evidence import recorded
 from atlctl.cli.evidence.steps import last_steps, still_data, still_of, still_text, when_of
 from atlctl.cli.views import workers_table
-from atlctl.diagnosis.steps import Track, Tracks
+from atlctl.diagnosis.steps import StepTrack, Tracks
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.recording import manifest
 from atlctl.recording.steps import STEPS
@@ -25,7 +25,7 @@ WORKERS = tuple(Worker(f"worker-{n}", n, State.RUNNING, uid=f"pod-{n}") for n in
 JOB = Job("train", "PyTorchJob", "kubernetes", State.RUNNING, "uid-1", 3, WORKERS, namespace="team")
 
 
-def tracks(made: Made) -> list[Track]:
+def tracks(made: Made) -> list[StepTrack]:
     found = Tracks()
     for line, at in lines_of(made, "megatron"):
         found.feed(line, at)
