@@ -120,6 +120,12 @@ atlctl demo                   # all of this on a real job on this machine"""
             section=_DIAGNOSE,
             summary=Message("Show what every rank is doing right now."),
         ),
+        "slow": Lazy(
+            f"{_COMMANDS}.slow",
+            section=_DIAGNOSE,
+            guide="slow-job",
+            summary=Message("Show which rank or link makes a job slow, and why."),
+        ),
         "smoke": Lazy(
             f"{_COMMANDS}.smoke",
             section=_DIAGNOSE,

@@ -154,6 +154,7 @@ AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help=Mess
 Timeout = Annotated[
     float | None, duration("--timeout", help=Message("end the command on a worker after this time (10, 1.5s, 2m, 1h)"))
 ]
+WorkerTimeout = Annotated[float, duration("--timeout", help=Message("time limit for each worker (10, 1.5s, 2m, 1h)"))]
 ConnectTimeout = Annotated[
     float | None, duration("--connect-timeout", help=Message("time limit for reaching a worker"))
 ]
@@ -229,6 +230,15 @@ def selecting(command: Callable[..., int]) -> Callable[..., int]:
     vars(parsed)["__signature__"] = inspect.Signature(stated)
     parsed.__annotations__ = {parameter.name: parameter.annotation for parameter in stated}
     return parsed
+
+
+def refuse_job(argument: str | None, option: str | None) -> None:
+    """Raises UsageError if a job is named beside saved logs."""
+    if argument is not None or option is not None:
+        raise UsageError(
+            Message("a job and saved logs (--from) are both named"),
+            Message("name one; several logs: --from A --from B, or a folder"),
+        )
 
 
 def stated_job(argument: str | None, option: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:

@@ -357,7 +357,7 @@ def _fold(ranks: Sequence[Judged], culprits: Sequence[Judged]) -> tuple[RankGrou
     return tuple(sorted(made, key=lambda g: (g.first not in culprits, _ORDER.index(g.first.what), len(g.ranks))))
 
 
-_BY_SIGN: Mapping[Sign, tuple[What, str]] = {
+BY_SIGN: Mapping[Sign, tuple[What, str]] = {
     Sign.ENDED: (What.GONE, Message("its process ended during the look")),
     Sign.STOPPED: (What.STOPPED, Message("it was stopped by SIGSTOP; kill -CONT lets it continue")),
     Sign.TRACED: (What.STOPPED, Message("a debugger holds it")),
@@ -374,7 +374,7 @@ _BY_SIGN: Mapping[Sign, tuple[What, str]] = {
     Sign.POLL: (What.UNKNOWN, Message("it waits for the network or a device")),
     Sign.OTHER: (What.UNKNOWN, Message("it is running, or its state cannot be read")),
 }
-_BY_PLACE: Mapping[StackPlace, tuple[What, str]] = {
+BY_PLACE: Mapping[StackPlace, tuple[What, str]] = {
     StackPlace.COLLECTIVE: (What.COLLECTIVE, Message("its stack is in a collective")),
     StackPlace.JOINING: (What.COLLECTIVE, Message("its stack is creating a process group")),
     StackPlace.BACKWARD: (What.UNKNOWN, Message("it is in the backward pass")),
@@ -391,14 +391,14 @@ _IN_USER: Mapping[Sign, str] = {
     Sign.BUSY: Message("it uses a CPU, in no collective"),
     Sign.LOCK: Message("it waits for a lock, in no collective"),
     Sign.FUTEX: Message("it waits for a lock or a thread, in no collective"),
-    Sign.CHILD: _BY_SIGN[Sign.CHILD][1],
+    Sign.CHILD: BY_SIGN[Sign.CHILD][1],
 }
 
 
 def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
     """Judges a rank by its own process alone. Later steps can only lower the confidence."""
     sign = sign_of(rank, report)
-    what, why = _BY_SIGN[sign]
+    what, why = BY_SIGN[sign]
     base = Judged(rank.rank, worker, what, None, why, still=idle(rank), sign=sign, report=rank)
     if sign in (Sign.ENDED, Sign.STOPPED, Sign.TRACED, Sign.FROZEN):
         return replace(base, confidence=Confidence.CERTAIN)
@@ -414,11 +414,11 @@ def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
     if sign is Sign.GLOO and place in (StackPlace.USER, StackPlace.BACKWARD, StackPlace.LOCK):
         # `work.wait()` and the reducer of DDP wait below Python, where its stack ends.
         return replace(base, confidence=Confidence.LIKELY, waits=True)
-    what, why = _BY_PLACE[place]
+    what, why = BY_PLACE[place]
     if place is StackPlace.USER:
         why = _IN_USER.get(sign, why)
         if sign is Sign.FILE:
-            what, why = _BY_SIGN[sign]
+            what, why = BY_SIGN[sign]
     if place is StackPlace.LOADER and any(child.at.state == "D" for child in rank.children):
         what, why = What.IO, Message("its DataLoader's processes wait for a device or a file system")
     if function is not None and what is not What.HUNG:
@@ -643,17 +643,18 @@ _GLOO = "pt_gloo_runloop"
 #: torch's threads of any process group. Names have 15 characters.
 _OF_GROUPS = (_GLOO, "pt_nccl_", "pt_xccl_", "pt_mpi_", "pt_ucc_")
 
-_SLEEP = frozenset({"nanosleep", "clock_nanosleep", "pause"})
-_FILES = frozenset({
-    "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "open", "openat", "stat", "lstat", "fstat",
-    "newfstatat", "statx", "flock", "fcntl", "fsync", "fdatasync", "getdents64", "sendfile", "io_getevents",
-    "io_uring_enter",
-})  # fmt: skip
-_POLL = frozenset({
+#: System calls by the kind of wait.
+SLEEP_CALLS = frozenset({"nanosleep", "clock_nanosleep", "pause"})
+WRITE_CALLS = frozenset({"write", "writev", "pwrite64", "fsync", "fdatasync", "sendfile"})
+FILE_CALLS = WRITE_CALLS | {
+    "read", "readv", "pread64", "preadv", "open", "openat", "stat", "lstat", "fstat", "newfstatat", "statx", "flock",
+    "fcntl", "getdents64", "io_getevents", "io_uring_enter",
+}  # fmt: skip
+POLL_CALLS = frozenset({
     "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "recvfrom", "recvmsg", "accept", "accept4",
     "connect", "ioctl",
 })  # fmt: skip
-_CHILD = frozenset({"wait4", "waitid"})
+CHILD_CALLS = frozenset({"wait4", "waitid"})
 #: Prefixes of kernel function names, used if system calls cannot be read.
 _WCHAN = (
     ("hrtimer_nanosleep", "clock_nanosleep"),
@@ -716,7 +717,12 @@ def sign_of(rank: RankReport, report: StackReport) -> Sign:
     if _wanted(rank, report) >= _BUSY:
         return Sign.BUSY
     calls = {call_of(look) for look in rank.looks}
-    for sign, family in ((Sign.SLEEP, _SLEEP), (Sign.FILE, _FILES), (Sign.CHILD, _CHILD), (Sign.POLL, _POLL)):
+    for sign, family in (
+        (Sign.SLEEP, SLEEP_CALLS),
+        (Sign.FILE, FILE_CALLS),
+        (Sign.CHILD, CHILD_CALLS),
+        (Sign.POLL, POLL_CALLS),
+    ):
         if all(call in family for call in calls):
             # Reading a pipe or a socket is the same wait, although it is not a file.
             return sign

@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -24,7 +25,7 @@ from atlctl.jobs import fields
 from atlctl.jobs.fields import without_surrogates
 
 #: Limits of one report.
-_RANKS, _CHILDREN, _WAITS, _TEXT, _ADDRESSES = 4096, 32, 64, 1000, 256
+_RANKS, _CHILDREN, _WAITS, _TEXT, _ADDRESSES, _LINKS, _INTERFACES = 4096, 32, 64, 1000, 256, 256, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,92 @@ class ChildProcess:
     pid: int
     at: ThreadState
     ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """`count` equal samples of a thread. `gloo`: whether a thread of gloo was in a collective, None if unknown;
+    `mount`: mount and file system of the file in `at`."""
+
+    at: ThreadState
+    gloo: bool | None
+    mount: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TcpLink:
+    """A TCP connection of a rank, with the counts of the window. Times in seconds.
+
+    `busy`: data was under way to the peer; `acked`: bytes that arrived there; `retransmitted` of `segments`.
+    """
+
+    inode: int
+    host: str
+    peer: str
+    peer_port: int
+    busy: float
+    acked: int
+    received: int
+    retransmitted: int
+    segments: int
+    receiver_limited: float
+    rtt: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankWatch:
+    """The part of `slow` in the report of a rank.
+
+    `stacks`: Python stacks of the main thread, innermost frame first, and how often each was seen; `collects`: in how
+    many of them the garbage was collected. `throttled`: seconds; `gpu`: index or UUID in nvidia-smi. Counters are None
+    if unknown.
+    """
+
+    samples: tuple[Sample, ...]
+    children: tuple[Sample, ...]
+    stacks: tuple[tuple[tuple[Frame, ...], int], ...]
+    collects: int
+    throttled: float | None
+    major_faults: int | None
+    written_bytes: int | None
+    writes: int | None
+    cpu_quota: float | None
+    links: tuple[TcpLink, ...]
+    addresses: tuple[str, ...]
+    interfaces: Mapping[str, Mapping[str, int]]
+    gpu: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """A GPU at one moment; see `remote/gpus.py`. Clocks in MHz. `slowed`: reasons for reduced clocks."""
+
+    index: int
+    uuid: str | None
+    use: float | None
+    power: float | None
+    temperature: float | None
+    clock: float | None
+    clock_max: float | None
+    slowed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWatch:
+    """The part of `slow` in the report of a worker.
+
+    `ticks` of all CPUs by kind; `pressure`: seconds for which `some` or all (`full`) tasks waited for `cpu`, `memory`
+    or `io`; `gpus` of each query; `others`: name and CPU seconds of the processes beside the training that used the
+    most.
+    """
+
+    seconds: float
+    ticks: Mapping[str, int]
+    pressure: Mapping[str, Mapping[str, float]]
+    gpus: tuple[tuple[GpuLoad, ...], ...]
+    gpu_problem: str
+    others: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +184,7 @@ class RankReport:
     age: float | None
     torch: bool | None
     spy: bool | None
+    watched: RankWatch | None = None
 
     def number(self, name: str) -> int | None:
         """A whole number from the reported environment."""
@@ -129,6 +217,7 @@ class StackReport:
     ranks: tuple[RankReport, ...]
     launches: Launches | None
     addresses: tuple[str, ...]
+    watched: WorkerWatch | None = None
 
 
 def parse_report(data: bytes) -> StackReport | None:
@@ -153,8 +242,13 @@ def parse_report(data: bytes) -> StackReport | None:
         problem=fields.message(found.get("problem"), _TEXT) or None,
         ranks=tuple(_rank(item, now) for item in fields.entries(found.get("ranks"), _RANKS)),
         launches=launches.parse(found.get("ras")),
-        addresses=tuple(fields.text(item, 64) for item in fields.items(found.get("addresses"), _ADDRESSES)),
+        addresses=_addresses(found.get("addresses")),
+        watched=_worker_watch(fields.mapping(found.get("watched")), fields.whole(found.get("ticks_per_second")) or 100),
     )
+
+
+def _addresses(found: object) -> tuple[str, ...]:
+    return tuple(fields.text(item, 64) for item in fields.items(found, _ADDRESSES))
 
 
 def _rank(item: Mapping[str, Any], now: float | None) -> RankReport:
@@ -190,7 +284,7 @@ def _rank(item: Mapping[str, Any], now: float | None) -> RankReport:
             ChildProcess(fields.whole(child.get("pid")) or 0, _moment(child), fields.whole(child.get("ticks")) or 0)
             for child in fields.entries(item.get("children"), _CHILDREN)
         ),
-        source=source if threads else None,
+        source=source if threads or stack.get("counted") or stack.get("texts") else None,
         threads=threads,
         recorder=recorder,
         problems=(*problems, *([problem] if problem else [])),
@@ -198,6 +292,126 @@ def _rank(item: Mapping[str, Any], now: float | None) -> RankReport:
         age=now - started if now is not None and started is not None else None,
         torch=torch if isinstance(torch := item.get("torch"), bool) else None,
         spy=spy if isinstance(spy := item.get("spy"), bool) else None,
+        watched=_rank_watch(fields.mapping(item.get("watched")), stack),
+    )
+
+
+def _rank_watch(item: Mapping[str, Any], stack: Mapping[str, Any]) -> RankWatch | None:
+    if not item:
+        return None
+    counted = fields.mapping(item.get("counters"))
+    throttled = fields.whole(counted.get("throttled_us"))
+    return RankWatch(
+        samples=tuple(_samples(item.get("samples"))),
+        children=tuple(_samples(item.get("children"))),
+        stacks=_stacks(stack),
+        collects=_count(item.get("collects")),
+        throttled=None if throttled is None else throttled / 1e6,
+        major_faults=fields.whole(counted.get("major_faults")),
+        written_bytes=fields.whole(counted.get("wchar")),
+        writes=fields.whole(counted.get("syscw")),
+        cpu_quota=fields.number(item.get("cpu_quota")),
+        links=tuple(_link(link) for link in fields.entries(item.get("links"), _LINKS)),
+        addresses=_addresses(item.get("addresses")),
+        interfaces={
+            fields.without_surrogates(str(name)[:40]): _counts(found)
+            for name, found in list(fields.mapping(item.get("interfaces")).items())[:_INTERFACES]
+        },
+        gpu=_text(item.get("gpu"), 100),
+    )
+
+
+def _worker_watch(item: Mapping[str, Any], hertz: int) -> WorkerWatch | None:
+    if not item:
+        return None
+    machine = fields.mapping(item.get("machine"))
+    pressure = {what: fields.mapping(found) for what, found in fields.mapping(machine.get("pressure")).items()}
+    looks = fields.items(item.get("gpus"), 16)
+    others = [entry for entry in fields.items(item.get("others"), 8) if isinstance(entry, list) and len(entry) == 3]
+    return WorkerWatch(
+        seconds=fields.number(item.get("seconds"), 0.0) or 0.0,
+        ticks=_counts(machine.get("ticks")),
+        pressure={
+            str(what): {str(kind): count / 1e6 for kind, count in _counts(found).items()}
+            for what, found in list(pressure.items())[:4]
+        },
+        gpus=tuple(tuple(_gpu(gpu) for gpu in fields.entries(look, 64)) for look in looks),
+        gpu_problem=_text(item.get("gpu_problem")) or "",
+        others=tuple((fields.text(name, 40), _count(ticks) / hertz) for _, name, ticks in others),
+    )
+
+
+def _counts(found: object) -> dict[str, int]:
+    """Counters that grew or did not change, by name."""
+    pairs = list(fields.mapping(found).items())[:32]
+    return {
+        str(name): value for name, value in pairs if (fields.whole(value) or 0) >= 0 and fields.whole(value) is not None
+    }
+
+
+def _count(value: object) -> int:
+    return max(0, fields.whole(value) or 0)
+
+
+def _samples(found: object) -> Iterator[Sample]:
+    names = ("name", "state", "syscall", "timed", "wchan", "target")
+    for item in fields.items(found, _WAITS):
+        if isinstance(item, list) and len(item) == 9:
+            gloo = item[6] if isinstance(item[6], bool) else None
+            at = _moment(dict(zip(names, item[:6], strict=True)))
+            yield Sample(at, gloo, _text(item[7]), _count(item[8]))
+
+
+def _stacks(stack: Mapping[str, Any]) -> tuple[tuple[tuple[Frame, ...], int], ...]:
+    """The main thread's stacks, the most frequent first."""
+    found: Counter[tuple[Frame, ...]] = Counter()
+    for text in fields.items(stack.get("texts"), 64):
+        for thread in threads_of_torch(_text(text, 1 << 16) or ""):
+            if thread.main:
+                found[thread.frames] += 1
+    for item in fields.items(stack.get("counted"), 64):
+        if isinstance(item, list) and len(item) == 2 and (folded := _text(item[0], 1 << 14)):
+            frames = [frame for part in folded.split(";")[-_FRAMES:] if (frame := _folded(part)) is not None]
+            found[tuple(reversed(frames))] += _count(item[1])
+    found.pop((), None)
+    return tuple(found.most_common())
+
+
+def _folded(part: str) -> Frame | None:
+    """A frame of py-spy's folded stacks: `function (path:line)`."""
+    function, _, place = part.rpartition(" (")
+    path, _, line = place.removesuffix(")").rpartition(":")
+    if not function or not path or not (line.isascii() and line.isdigit() and len(line) < 8):
+        return None
+    return Frame(path[-_FRAME_TEXT:], int(line), function[:_FRAME_TEXT])
+
+
+def _link(item: Mapping[str, Any]) -> TcpLink:
+    return TcpLink(
+        inode=_count(item.get("inode")),
+        host=fields.text(item.get("host"), 64),
+        peer=fields.text(item.get("peer"), 64),
+        peer_port=_count(item.get("peer_port")),
+        busy=_count(item.get("busy")) / 1e6,
+        acked=_count(item.get("acked")),
+        received=_count(item.get("received")),
+        retransmitted=_count(item.get("retransmitted")),
+        segments=_count(item.get("sent_segments")),
+        receiver_limited=_count(item.get("receiver_limited")) / 1e6,
+        rtt=_count(item.get("rtt")) / 1e6,
+    )
+
+
+def _gpu(item: Mapping[str, Any]) -> GpuLoad:
+    return GpuLoad(
+        index=_count(item.get("index")),
+        uuid=_text(item.get("uuid"), 100),
+        use=fields.number(item.get("utilization.gpu")),
+        power=fields.number(item.get("power.draw")),
+        temperature=fields.number(item.get("temperature.gpu")),
+        clock=fields.number(item.get("clocks.sm")),
+        clock_max=fields.number(item.get("clocks.max.sm")),
+        slowed=tuple(fields.text(why, 40) for why in fields.items(item.get("slowed"), 4)),
     )
 
 

@@ -79,10 +79,10 @@ def memory(root: str = "") -> dict[str, Any]:
     return {"room": max(0, room), "of": whose, "group_kill": group_kill}
 
 
-def cpu_quota(root: str = "") -> float | None:
-    """The CPU limit: the smallest one of this process's cgroup and its parents, in CPUs; None without a limit."""
+def cpu_quota(root: str = "", pid: object = "self") -> float | None:
+    """The CPU limit: the smallest one of the cgroup of a process and its parents, in CPUs; None without a limit."""
     found = []
-    for version, folder in _folders("cpu", root):
+    for version, folder in _folders("cpu", root, f"/proc/{pid}"):
         if version == 2:
             words = text(folder + "/cpu.max", 100).split()
         else:
@@ -92,14 +92,27 @@ def cpu_quota(root: str = "") -> float | None:
     return min(found, default=None)
 
 
-def throttled(root: str = "") -> int | None:
-    """Microseconds for which this process's cgroup was throttled; None if unknown."""
-    for version, folder in _folders("cpu", root):
+def throttled(root: str = "", pid: object = "self") -> int | None:
+    """Microseconds for which the cgroup of a process was throttled; None if unknown."""
+    for version, folder in _folders("cpu", root, f"/proc/{pid}"):
         name, unit = ("throttled_usec", 1) if version == 2 else ("throttled_time", 1000)
         found = re.search(rf"^{name} (\d+)", text(folder + "/cpu.stat"), re.MULTILINE)
         if found:
             return int(found.group(1)) // unit
     return None
+
+
+def pressure(root: str = "") -> dict[str, dict[str, int]]:
+    """Microseconds for which `some` or all (`full`) tasks of this process's cgroup waited for `cpu`, `memory` and `io`;
+    of the machine if the cgroup does not count them."""
+    own = next((folder for version, folder in _folders("", root) if text(folder + "/cpu.pressure")), None)
+    found = {}
+    for what in ("cpu", "memory", "io"):
+        path = f"{root}/proc/pressure/{what}" if own is None else f"{own}/{what}.pressure"
+        counted = re.findall(r"^(some|full) .{0,80}total=(\d{1,19})$", text(path, 1000), re.MULTILINE)
+        if counted:
+            found[what] = {kind: int(total) for kind, total in counted}
+    return found
 
 
 def frozen(pid: int, root: str = "") -> bool:

@@ -27,7 +27,8 @@ _MARGIN = 2.0
 PARALLEL = 64
 AT_ONCE = 256
 _STDOUT, _STDERR = 8 << 20, 4096
-_PROBE = "atlctl.remote.stacks.main"
+#: The programs: one that takes stacks at the end of the window, one that samples all the time (`slow`).
+PROBE, SAMPLER = "atlctl.remote.stacks.main", "atlctl.remote.stacks.slow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,13 @@ async def look(
     pyspy: bytes | bool,
     window: float = WINDOW,
     *,
+    program: str = PROBE,
     watching: Callable[[engine.FanOut], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> list[Look]:
     """Probe each of `workers`, in their order, within `timeout` seconds for connecting and for the probe.
 
-    `pyspy`: a py-spy program to send along, or whether to run one of the worker. `watching` is a context manager around
+    `pyspy`: a py-spy program to send along, or whether to run one of the worker; `program`: one of `PROBE` and
+    `SAMPLER`. `watching` is a context manager around
     the run. A worker's failure is in its result. Workers that have ended are not probed. Raises AtlctlError if this
     process may not open enough connections.
     """
@@ -58,10 +61,10 @@ async def look(
     answers: dict[str, Look] = {}
     if living:
         make_room(len(living), PARALLEL, AT_ONCE)
-        source = sending.packed(sending.needed(_PROBE))
+        source = sending.packed(sending.needed(program))
         brought = await asyncio.to_thread(zlib.compress, pyspy, 1) if isinstance(pyspy, bytes) else b""
         seconds = max(window, timeout - _MARGIN)
-        words = (sending.boot(), _PROBE, str(len(source)), "--", f"{window:g}", f"{seconds:g}", str(len(brought)))
+        words = (sending.boot(), program, str(len(source)), "--", f"{window:g}", f"{seconds:g}", str(len(brought)))
         request = ExecRequest(Argv(sending.command("atlctl-stacks", "-I -S", words)), stdin=True)
         sink = KeepingSink({"stdout": _STDOUT, "stderr": _STDERR})
         limits = engine.Limits(PARALLEL, AT_ONCE, timeout, timeout)

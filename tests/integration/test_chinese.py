@@ -32,6 +32,7 @@ EVERY = {
     "events": "events one",
     "errors": "errors failed --ranks",
     "stacks": "stacks one",
+    "slow": "slow one",
     "smoke": "smoke one --net-only",
     "record": "record failed --out TMP/recorded",
     "report": "report failed --out TMP/report",

@@ -57,11 +57,7 @@ def command(
 
     display = Display(output, bool(context().verbose), ranks, exit_code)
     if saved:
-        if job is not None or job_option is not None:
-            raise UsageError(
-                Message("a job and saved logs (--from) are both named"),
-                Message("name one; several logs: --from A --from B, or a folder"),
-            )
+        options.refuse_job(job, job_option)
         if log_path is not None:
             raise UsageError(
                 Message("--log-path reads files inside a job's workers, and --from names saved logs"),

@@ -19,7 +19,7 @@ from atlctl.render.width import wrapped
 if TYPE_CHECKING:
     from atlctl.diagnosis.hang import Judged, Pending, RankChange, RankGroup, Scene
     from atlctl.diagnosis.launches import Lag
-    from atlctl.diagnosis.rankreport import ChildProcess, StackReport, ThreadState
+    from atlctl.diagnosis.rankreport import ChildProcess, RankReport, StackReport, ThreadState
     from atlctl.diagnosis.result import Confidence
     from atlctl.diagnosis.tracebacks import Frame
     from atlctl.jobs.selection import Selection
@@ -61,9 +61,7 @@ def command(
     repeat: Annotated[
         bool, typer.Option("--repeat", help=Message("look twice, some seconds apart, and compare"))
     ] = False,
-    timeout: Annotated[
-        float, options.duration("--timeout", help=Message("time limit for each worker (10, 1.5s, 2m, 1h)"))
-    ] = TIMEOUT_SECONDS,
+    timeout: options.WorkerTimeout = TIMEOUT_SECONDS,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
@@ -116,11 +114,11 @@ async def _stacks(
         say.document({**named, **to_data(scene, changed), "workers": seen}, problems)
     else:
         say.out(SceneText(language(), context().streams).text(scene, changed, verbose=verbose))
-        _tell(looks, scene, program)
+        tell(looks, [rank.report for rank in scene.ranks if rank.report is not None], scene.unseen, program)
     return fold_errors([item.error for item in looks if item.error is not None])
 
 
-def _tell(looks: Sequence[Look], scene: Scene, pyspy: bytes | bool) -> None:
+def tell(looks: Sequence[Look], reports: Sequence[RankReport], unseen: Sequence[int], pyspy: bytes | bool) -> None:
     """On stderr: who could not be asked, and what could not be seen, each text once. `pyspy` as for `look`."""
     said: list[tuple[str, tuple[bool, str]]] = []
     for item in looks:
@@ -142,15 +140,14 @@ def _tell(looks: Sequence[Look], scene: Scene, pyspy: bytes | bool) -> None:
         for rank in report.ranks:
             said += ((item.worker.name, (False, problem)) for problem in rank.problems)
     say.about(said)
-    reports = [rank.report for rank in scene.ranks if rank.report is not None]
     if isinstance(pyspy, bytes) and any(report.source == "py-spy" for report in reports):
         say.note(Message("py-spy was sent to the workers and is gone again; --no-pyspy looks without it"))
     elif pyspy is True and any(report.spy is False for report in reports):
         say.note(
             Message("no Python stacks: py-spy is missing here; install it: {command}", command="pip install py-spy")
         )
-    if scene.unseen:
-        say.note(Message("not seen: {ranks}", ranks=named_ranks(scene.unseen)))
+    if unseen:
+        say.note(Message("not seen: {ranks}", ranks=named_ranks(unseen)))
 
 
 def named_ranks(numbers: Iterable[int | None]) -> Message:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SECONDS = 15.0
 #: Workers to which py-spy is sent at once. Of more, only to this many: those of the ranks that others wait for, and one
 #: of each group of equal ranks.
-_SPIED = 16
+SPIED = 16
 #: Bytes that a py-spy has at most.
 _MAX_PROGRAM = 64 << 20
 
@@ -54,13 +54,13 @@ async def look_at(
     """Looks at the ranks of `workers`. See `look`."""
     from atlctl.stacks.look import look, with_stacks
 
-    if isinstance(pyspy, bool) or len(workers) <= _SPIED:
+    if isinstance(pyspy, bool) or len(workers) <= SPIED:
         return await look(executor, workers, timeout, pyspy, watching=say.running)
     looks = await look(executor, workers, timeout, True, watching=say.running)
     scene = scene_of(looks, job)
     bare = [rank for rank in scene.culprits if not rank.frames]
     bare += [group.first for group in scene.groups if not group.first.frames]
-    names = list(dict.fromkeys(rank.worker for rank in bare))[:_SPIED]
+    names = list(dict.fromkeys(rank.worker for rank in bare))[:SPIED]
     chosen = [worker for worker in workers if worker.name in names]
     spied = {item.worker.name: item for item in await look(executor, chosen, timeout, pyspy, watching=say.running)}
     return [with_stacks(item, spied.get(item.worker.name)) for item in looks]

@@ -30,6 +30,9 @@ _SERVER_SECONDS, _SPY_SECONDS = 2.0, 5.0
 _ANSWER_LIMIT, _DUMP_LIMIT = 4 << 20, 1 << 20
 _THREADS, _FRAMES, _ENTRIES = 32, 64, 256
 _TRIES = 3
+#: Samples of py-spy in a second, seconds between two stacks of torch's server; the most frequent stacks that are
+#: reported, and characters of each.
+_SPY_RATE, _BETWEEN, _STACKS, _STACK = 10, 0.5, 40, 8000
 #: The name of the server's threads.
 _SERVER = b"pt_workerserver"
 SOCKET = b"TORCH_WORKER_SERVER_SOCKET"
@@ -88,6 +91,76 @@ class Dumps:
 
                 rank["recorder"] = {"source": "file", "base64": base64.b64encode(data).decode()}
 
+    def watch(self, ranks: list[Found], environs: dict[int, dict[bytes, bytes]], seconds: float) -> None:
+        """Add to each of `ranks` its `stack` with the stacks of some seconds: from torch's server as `texts`, from
+        py-spy as `counted` (stack, number of samples). Each rank gets an equal part of `seconds`, so that few programs
+        run at once."""
+        each = seconds / -(-len(ranks) // AT_ONCE)
+
+        def work(mine: list[Found]) -> None:
+            for rank in mine:
+                rank["problems"] = []
+                servers = _servers(rank["pid"], environs.get(rank["pid"], {}), rank["problems"])
+                if not any(self._texts(rank, server, each) for server in servers) and self._allowed:
+                    found, why = self._record(rank, each)
+                    rank["stack"] = found
+                    if why:
+                        rank["problems"].append(why)
+
+        threads = [threading.Thread(target=work, args=(ranks[at::AT_ONCE],), daemon=True) for at in range(AT_ONCE)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _texts(self, rank: Found, server: str | tuple[str, int], seconds: float) -> bool:
+        """Whether torch's server showed stacks."""
+        until, texts = time.monotonic() + seconds, []
+        while time.monotonic() < until:
+            try:
+                text = decoded(_post(server, "dump_traceback"))[: 64 << 10]
+            except (OSError, ValueError) as error:
+                rank["problems"].append(_unanswered(error))
+                break
+            if "hread 0x" not in text:
+                break
+            texts.append(text)
+            time.sleep(max(0.0, min(_BETWEEN, until - time.monotonic())))
+        if texts:
+            rank["stack"] = {"source": "torch", "texts": texts}
+        return bool(texts)
+
+    def _record(self, rank: Found, seconds: float) -> tuple[Found | None, str]:
+        """The stacks of the main thread, each with its number of samples; or the reason why there are none."""
+        program, why = self._program(rank)
+        if program is None:
+            return None, why
+        import tempfile
+
+        pid = rank["pid"]
+        words = ["record", "--nonblocking", "--idle", "--threads", "--full-filenames", "--format", "raw", "--rate",
+                 str(_SPY_RATE), "--duration", str(max(1, round(seconds))), "--pid", str(pid), "-o"]  # fmt: skip
+        # It prints its progress, too, so the stacks go to another file.
+        with tempfile.TemporaryFile() as result:
+            words.append(f"/proc/self/fd/{result.fileno()}")
+            try:
+                code, _, err = self._call(program, words, seconds + _SPY_SECONDS, result.fileno())
+            except OSError as error:
+                return None, _of_spy(error.strerror)
+            data = decoded(result.read(_ANSWER_LIMIT))
+        counted: list[tuple[str, int]] = []
+        for line in data.splitlines():
+            stack, _, count = line.rpartition(" ")
+            thread, _, frames = stack.partition(";")
+            # Its form: `thread (123): MainThread`, the number in some versions in hexadecimal.
+            main = thread.startswith((f"thread ({pid})", f"thread ({pid:#x})")) or thread.endswith("MainThread")
+            if main and frames and count.isdigit() and len(count) < 8:
+                counted.append((frames[-_STACK:], int(count)))
+        if not counted:
+            return None, "" if code == 0 else _refused(code, err)
+        counted.sort(key=lambda item: item[1], reverse=True)
+        return {"source": "py-spy", "counted": counted[:_STACKS]}, ""
+
     def _rank(self, rank: Found, environs: dict[int, dict[bytes, bytes]]) -> Found:
         pid, recorder = rank["pid"], None
         problems: list[str] = []
@@ -111,16 +184,11 @@ class Dumps:
         return {"stack": found, "recorder": None, "problems": problems}
 
     def _spy_on(self, rank: Found) -> tuple[Found | None, str]:
+        program, why = self._program(rank)
+        if program is None:
+            return None, why
         pid = rank["pid"]
-        program = self._spy
-        if self._brought is not None:
-            program = f"/proc/self/fd/{self._brought}"
-        if program is None:
-            program, why = _beside(pid, rank["command"].split(" ")[0])
-        rank["spy"] = program is not None
-        if program is None:
-            return None, self.problem or why
-        why = Sentence("not in time")
+        why = _of_spy(Sentence("not in time"))
         for _ in range(_TRIES):
             left = min(_SPY_SECONDS, self._deadline - time.monotonic())
             if left <= 0:
@@ -129,24 +197,26 @@ class Dumps:
             try:
                 code, out, err = self._call(program, ["dump", "--nonblocking", "--json", "--pid", str(pid)], left)
             except OSError as error:
-                return None, Sentence("py-spy: {why}", why=error.strerror)
+                return None, _of_spy(error.strerror)
             try:
                 if code == 0:
                     return {"source": "py-spy", "threads": _threads(json.loads(out))}, ""
             except (ValueError, KeyError, TypeError, AttributeError):
-                why = Sentence("its answer cannot be read")
+                why = _of_spy(Sentence("its answer cannot be read"))
                 continue
-            if code is None:
-                continue
-            why = "; ".join(decoded(err).split("\n")[:2])[:300] or Sentence("exit {code}", code=code)
-            if "ermission" in why or "not permitted" in why:
-                scope = decoded(read("/proc/sys/kernel/yama/ptrace_scope", 9)).strip() or "0"
-                return None, Sentence(
-                    "py-spy may not read it: that takes the capability SYS_PTRACE, or its user and "
-                    "kernel.yama.ptrace_scope 0 (it is {scope})",
-                    scope=scope,
-                )
-        return None, Sentence("py-spy: {why}", why=why)
+            if code is not None:
+                why = _refused(code, err)
+        return None, why
+
+    def _program(self, rank: Found) -> tuple[str | None, str]:
+        """The py-spy for a rank, or the reason why there is none."""
+        program, why = self._spy, ""
+        if self._brought is not None:
+            program = f"/proc/self/fd/{self._brought}"
+        if program is None:
+            program, why = _beside(rank["pid"], rank["command"].split(" ")[0])
+        rank["spy"] = program is not None
+        return program, self.problem or why
 
     def _put(self, brought: bytes) -> str | None:
         """Open the program. Its folder is deleted before it runs, so nothing can be left behind."""
@@ -175,12 +245,13 @@ class Dumps:
                 why = Sentence("py-spy could not be put there: {why}", why=error.strerror)
         return why
 
-    def _call(self, program: str, words: list[str], seconds: float) -> tuple[int | None, bytes, bytes]:
-        """Exit code (None: timeout) and both outputs, in unnamed files: a full pipe would block the program."""
+    def _call(self, program: str, words: list[str], seconds: float, *kept: int) -> tuple[int | None, bytes, bytes]:
+        """Exit code (None: timeout) and both outputs, in unnamed files: a full pipe would block the program. `kept`:
+        further files that stay open in it."""
         import subprocess
         import tempfile
 
-        kept = [] if self._brought is None else [self._brought]
+        kept = kept if self._brought is None else (*kept, self._brought)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with subprocess.Popen(
                 ["py-spy", *words],
@@ -199,6 +270,23 @@ class Dumps:
             out.seek(0)
             err.seek(0)
             return code, out.read(_ANSWER_LIMIT), err.read(2000)
+
+
+def _of_spy(why: str | None) -> Sentence:
+    return Sentence("py-spy: {why}", why=why)
+
+
+def _refused(code: int | None, err: bytes) -> Sentence:
+    """The reason why py-spy failed."""
+    why = "; ".join(decoded(err).split("\n")[:2])[:300] or Sentence("exit {code}", code=code)
+    if "ermission" in why or "not permitted" in why:
+        scope = decoded(read("/proc/sys/kernel/yama/ptrace_scope", 9)).strip() or "0"
+        return Sentence(
+            "py-spy may not read it: that takes the capability SYS_PTRACE, or its user and "
+            "kernel.yama.ptrace_scope 0 (it is {scope})",
+            scope=scope,
+        )
+    return _of_spy(why)
 
 
 def _threads(answer: list[Found]) -> list[Found]:

@@ -20,6 +20,7 @@ from .ras import Ras
 
 TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     Found = dict[str, Any]
@@ -59,6 +60,14 @@ def main(*words: str) -> None:
 
     In front of them is a digit, the sum of `RAS` and `SPY`.
     """
+    probe(words)
+
+
+def probe(
+    words: tuple[str, ...], watch: Callable[[list[Found], Finder, Dumps | None, float], Found] | None = None
+) -> None:
+    """Print the report. `watch` is called for the time of the window instead of taking stacks at its end; it adds to
+    the ranks, and returns more fields of the report."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _leave)
     window, seconds, size = float(words[0]), float(words[1]), int(words[2])
@@ -70,18 +79,31 @@ def main(*words: str) -> None:
     ranks = finder.ranks()
     environs = {rank["pid"]: finder.environs.get(rank["pid"], {}) for rank in ranks}
     ras = Ras(environs, deadline) if asked & RAS and not _short(room) else None
-    before = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
-    begun, held = time.monotonic(), cgroups.throttled()
-    time.sleep(window)
-    after = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
-    passed = time.monotonic() - begun
-    now = cgroups.throttled()
-    for rank in ranks:
-        rank.update(_change(before[rank["pid"]], after[rank["pid"]]))
-        rank.update({"stack": None, "recorder": None, "problems": [], "spy": None, "inner": _inner(rank["pid"])})
-    launched = ras.facts() if ras is not None else None
-    _tell_torch(ranks)
-    problem = _dump(ranks, finder, room, brought, deadline, bool(asked & SPY))
+    dumps, problem, more = None, _lack(room), {}
+    if problem is None and ranks:
+        dumps = Dumps(None if brought is None else zlib.decompress(brought), deadline, bool(asked & SPY))
+        problem = dumps.problem
+    try:
+        before = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
+        begun, held = time.monotonic(), cgroups.throttled()
+        for rank in ranks:
+            rank.update({"stack": None, "recorder": None, "problems": [], "spy": None, "inner": _inner(rank["pid"])})
+        if watch is None:
+            time.sleep(window)
+        elif ranks:
+            more = watch(ranks, finder, dumps, window)
+        after = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
+        passed = time.monotonic() - begun
+        now = cgroups.throttled()
+        for rank in ranks:
+            rank.update(_change(before[rank["pid"]], after[rank["pid"]]))
+        launched = ras.facts() if ras is not None else None
+        _tell_torch(ranks)
+        if dumps is not None and watch is None:
+            dumps.ask([rank for rank in ranks if rank["looks"]], finder.environs)
+    finally:
+        if dumps is not None:
+            dumps.close()
     report = {
         "atlctl_stacks": 1,
         "seconds": round(passed, 3),
@@ -96,6 +118,7 @@ def main(*words: str) -> None:
         "ras": launched,
         "addresses": [address for _, address in addresses()],
         "ranks": [dict(rank, started=_started(rank["start"])) for rank in ranks],
+        **more,
     }
     sys.stdout.write(json.dumps(plain(report), separators=(",", ":")) + "\n")
     sys.stdout.flush()
@@ -128,25 +151,15 @@ def _tell_torch(ranks: list[Found]) -> None:
         rank["torch"] = b"/libtorch" in maps[path] if maps.get(path) else None
 
 
-def _dump(
-    ranks: list[Found], finder: Finder, room: Found, brought: bytes | None, deadline: float, spy: bool
-) -> str | None:
-    """Read the stacks. Returns the reason if this is impossible for all ranks; else None."""
-    if _short(room):
-        return Sentence(
-            "only {free} MiB of memory are free, and {needed} are needed for stacks: /proc alone was read",
-            free=room["headroom"] >> 20,
-            needed=HEADROOM >> 20,
-        )
-    living = [rank for rank in ranks if rank["looks"]]
-    if not living:
+def _lack(room: Found) -> str | None:
+    """The reason why no stacks are read, or None."""
+    if not _short(room):
         return None
-    dumps = Dumps(None if brought is None else zlib.decompress(brought), deadline, spy)
-    try:
-        dumps.ask(living, finder.environs)
-    finally:
-        dumps.close()
-    return dumps.problem
+    return Sentence(
+        "only {free} MiB of memory are free, and {needed} are needed for stacks: /proc alone was read",
+        free=room["headroom"] >> 20,
+        needed=HEADROOM >> 20,
+    )
 
 
 def _look(finder: Finder, pid: int) -> Found:
@@ -177,7 +190,7 @@ def _thread(pid: int, tid: int) -> dict[str, Any] | None:
     status = text(folder + "/status")
     switches = re.findall(r"^(?:non)?voluntary_ctxt_switches:\s+(\d+)", status, re.MULTILINE)
     tracer = re.search(r"^TracerPid:\s+(\d+)", status, re.MULTILINE)
-    call, timed, target = _syscall(pid, folder)
+    call, timed, target = syscall(pid, folder)
     return {
         "tid": tid, "name": found.comm, "state": found.state, "ticks": found.ticks,
         "run_ns": int(schedule[0]) if len(schedule) > 1 else None,
@@ -189,7 +202,7 @@ def _thread(pid: int, tid: int) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _syscall(pid: int, folder: str) -> tuple[str | None, bool | None, str | None]:
+def syscall(pid: int, folder: str) -> tuple[str | None, bool | None, str | None]:
     """The system call of a thread, whether a futex wait has a timeout, and the file behind a descriptor."""
     words = read(folder + "/syscall").split()
     if not words or words == [b"running"]:
@@ -199,6 +212,8 @@ def _syscall(pid: int, folder: str) -> tuple[str | None, bool | None, str | None
     if number < 0 or len(words) < 5:
         return "none", None, None
     timed = words[4] != b"0x0" if name == "futex" else None
+    if name in ("select", "pselect6") and words[1] == b"0x0":
+        name = "nanosleep"  # a wait for no file: how Python sleeps before 3.11
     if name not in _ON_FILE:
         return name, timed, None
     try:

@@ -78,7 +78,7 @@ def test_thinned_is_even_for_each_loop() -> None:
 
 def test_hostile_entries_are_skipped(tmp_path: Path) -> None:
     good = {"worker": "w", "loop": "a", "step": 2, "first": 1, "seconds": 1.5}
-    bad = [
+    bad: list[Any] = [
         *(
             {**good, key: value}
             for key in good

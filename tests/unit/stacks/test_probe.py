@@ -102,7 +102,7 @@ def test_without_headroom_no_stack_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(main, "Dumps", never)
     low = {"headroom": 5 << 20, "of": "cgroup", "needed": main.HEADROOM}
-    said = main._dump([{"looks": [1]}], Finder(), low, None, 0.0, spy=True)
+    said = main._lack(low)
     assert said is not None
     assert said.startswith("only 5 MiB of memory are free, and 128 are needed")
     assert _shown(said) == "仅剩 5 MiB 可用内存，而读取调用栈需要 128 MiB：只读取了 /proc"

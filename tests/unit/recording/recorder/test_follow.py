@@ -49,7 +49,7 @@ class Run:
     def go(self, before: tuple[str | None, int] | None = None) -> Run:
         async def main() -> None:
             self.follower.start(before)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 while not self.follower.ended:  # noqa: ASYNC110 - it sets no event
                     await asyncio.sleep(0)
             await self.follower.stop()

@@ -1,0 +1,308 @@
+"""The judge of slow jobs, on written reports: each cause class, none, contradictions, hostile fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from atlctl.diagnosis.rankreport import StackReport, parse_report
+from atlctl.diagnosis.result import Confidence
+from atlctl.diagnosis.slow import CauseClass, SlowVerdict, judge, named
+from tests.unit.diagnosis.hang import made
+
+SITE = made.SITE
+WAITS = f"main (/job/train.py:17);all_reduce ({SITE}/torch/distributed/distributed_c10d.py:3252)"
+LOADS = f"main (/job/train.py:12);__next__ ({SITE}/torch/utils/data/dataloader.py:700)"
+DEVICE = f"main (/job/train.py:19);synchronize ({SITE}/torch/cuda/__init__.py:900)"
+WORKS = "main (/job/train.py:14);tokenize (/job/data.py:41)"
+#: A sample's state and call.
+_DOING: Mapping[str, tuple[str, str, bool]] = {
+    "wait": ("S", "futex", True),
+    "lock": ("S", "futex", False),
+    "run": ("R", "running", False),
+    "sleep": ("S", "clock_nanosleep", False),
+    "read": ("S", "read", False),
+    "write": ("S", "write", False),
+    "receive": ("S", "recvfrom", False),
+    "child": ("S", "wait4", False),
+}
+
+
+def samples(target: str | None = None, mount: str | None = None, **doing: int) -> list[list[Any]]:
+    found = []
+    for name, count in doing.items():
+        state, call, gloo = _DOING[name]
+        file = target if call in ("read", "write") else None
+        found.append(
+            ["python", state, call, gloo and call == "futex", None, file, gloo, mount if file else None, count]
+        )
+    return found
+
+
+def rank(number: int, stacks: Any = None, **more: Any) -> dict[str, Any]:
+    """A rank that waits for others 80 % of the time, if `more` does not say otherwise. `stacks`: folded ones."""
+    watched: dict[str, Any] = {
+        "samples": samples(wait=128, run=32),
+        "children": [],
+        "counters": {"throttled_us": 0, "major_faults": 0, "wchar": 1000, "syscw": 10},
+        "cpu_quota": None,
+        "links": [],
+        "addresses": [f"10.0.0.{number}", "127.0.0.1"],
+        "interfaces": {"eth0": {"rx_errors": 0}},
+        "gpu": "0",
+        "collects": 0,
+    }
+    times = {name: more.pop(name) for name in ("wait_ns", "run_ns") if name in more}
+    counters = {**watched["counters"], **more.pop("counters", {})}
+    counted = [[stack, count] for stack, count in (stacks or {WAITS: 64, WORKS: 16}).items()]
+    stack = {"source": "py-spy", "counted": counted} if stacks != {} else None
+    made_rank = made.rank(number, "moving", 1, 4, stack=stack, watched={**watched, **more, "counters": counters})
+    return made_rank | times
+
+
+def worker(one: dict[str, Any], **more: Any) -> StackReport:
+    watched = {"seconds": 8.0, "machine": {"ticks": dict.fromkeys(("user", "idle", "steal"), 0) | {"idle": 1600}},
+               "gpus": [], "gpu_problem": "", "others": []}  # fmt: skip
+    return made.report(one, seconds=8.1, watched={**watched, **more})
+
+
+def verdict(odd: Any = None, usual: Any = None, **more: Any) -> SlowVerdict:
+    """Four workers with a rank each, of which `odd` are special: fields of `rank`. `usual`: fields of the others."""
+    reports = {}
+    for number in range(4):
+        fields = {**(usual or {}), **((odd or {}).get(number) or {})}
+        reports[f"worker-{number}"] = worker(rank(number, **fields), **more.get(f"w{number}", {}))
+    return judge(reports)
+
+
+SLOW = {"samples": samples(wait=8, run=152), "stacks": {WAITS: 4, WORKS: 76}}
+
+
+def told(found: SlowVerdict) -> tuple[CauseClass, Confidence | None, list[str | None]]:
+    return found.cause, found.confidence, [culprit.worker for culprit in found.culprits]
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({}, CauseClass.CODE),
+        ({"collects": 70}, CauseClass.GARBAGE),
+        ({"samples": samples(wait=8, sleep=120, run=32)}, CauseClass.SLEEP),
+        ({"samples": samples("/data/x", "/data (nfs)", wait=8, read=120, run=32)}, CauseClass.INPUT),
+        ({"samples": samples(wait=8, receive=120, run=32)}, CauseClass.INPUT),
+        ({"samples": samples("pipe:[7]", wait=8, write=120, run=32)}, CauseClass.OUTPUT),
+        ({"counters": {"wchar": 40_000_000}}, CauseClass.OUTPUT),
+        ({"counters": {"syscw": 80_000}}, CauseClass.OUTPUT),
+        ({"samples": samples(wait=8, lock=120, run=32)}, CauseClass.CODE),
+        ({"samples": samples(wait=8, lock=120), "stacks": {LOADS: 70, WAITS: 10}}, CauseClass.INPUT),
+        ({"counters": {"throttled_us": 4_000_000}, "cpu_quota": 0.5}, CauseClass.CPU_LIMIT),
+        ({"counters": {"major_faults": 4000}}, CauseClass.MEMORY),
+        ({"wait_ns": 5_000_000_000, "run_ns": 200_000_000}, CauseClass.CPU_SHARED),
+        ({"wait_ns": 4_000_000_000, "run_ns": 3_000_000_000}, CauseClass.CODE),
+    ],
+)
+def test_judge_names_a_late_rank_and_its_cause(fields: dict[str, Any], cause: CauseClass) -> None:
+    found = verdict({2: {**SLOW, **fields}})
+    assert told(found) == (cause, Confidence.CERTAIN, ["worker-2"])
+    assert [culprit.rank for culprit in found.culprits] == [2]
+    assert not found.contradictions
+
+
+def test_judge_names_line_and_mount() -> None:
+    found = verdict({1: {**SLOW, "samples": samples("/data/x", "/data (nfs)", wait=8, read=120, run=32)}})
+    (culprit,) = found.culprits
+    assert culprit.mount == "/data (nfs)"
+    assert str(culprit.frame) == 'File "/job/data.py", line 41, in tokenize'
+    assert any(": /data/x" in witness.text for witness in found.witnesses)
+
+
+def test_judge_shows_what_the_processes_of_a_dataloader_do() -> None:
+    below = samples("/data/shard", "/data (nfs)", read=30, sleep=2)
+    found = verdict({1: {"samples": samples(wait=8, lock=120), "stacks": {LOADS: 70, WAITS: 10}, "children": below}})
+    assert found.culprits[0].mount == "/data (nfs)"
+    assert "its child processes: reads: 94% of the time: /data/shard" in [one.text for one in found.witnesses]
+
+
+def gpu(clock: float = 1900.0, slowed: tuple[str, ...] = (), use: float = 95.0) -> dict[str, Any]:
+    found = {"index": 0, "uuid": "GPU-1", "utilization.gpu": use, "power.draw": 300.0, "temperature.gpu": 70.0,
+             "clocks.sm": clock, "clocks.max.sm": 1980.0, "slowed": list(slowed)}  # fmt: skip
+    return {"gpus": [[found], [found]]}
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"), [(gpu(900, ("heat",)), "heat slows its clocks"), (gpu(900), "its clock is low")]
+)
+def test_judge_names_a_slow_gpu(bad: dict[str, Any], why: str) -> None:
+    others = {f"w{number}": gpu() for number in (0, 1, 3)}
+    found = verdict({2: SLOW}, w2=bad, **others)
+    assert told(found) == (CauseClass.GPU, Confidence.CERTAIN, ["worker-2"])
+    assert (found.why, found.culprits[0].gpu) == (why, 0)
+
+
+def test_judge_names_a_slow_gpu_for_which_all_wait_in_their_own() -> None:
+    usual: Any = {"samples": samples(run=160), "stacks": {DEVICE: 80}}
+    for item in usual["samples"]:
+        item[6] = None  # no thread of gloo
+    others = {f"w{number}": gpu() for number in (0, 1, 3)}
+    assert told(verdict(usual=usual, w2=gpu(900, ("power brake",)), **others)) == (
+        CauseClass.GPU, Confidence.LIKELY, ["worker-2"],
+    )  # fmt: skip
+
+
+def test_judge_goes_by_stacks_if_the_group_of_gloo_is_idle() -> None:
+    usual = {"samples": samples(run=160), "stacks": {DEVICE: 80}}
+    found = verdict({1: {"stacks": {WORKS: 70, DEVICE: 10}}}, usual)
+    assert told(found) == (CauseClass.CODE, Confidence.CERTAIN, ["worker-1"])
+    found = verdict({1: {"stacks": {LOADS: 70, DEVICE: 10}}}, usual)
+    assert told(found)[::2] == (CauseClass.INPUT, ["worker-1"])
+    backward = f"main (/job/train.py:1);backward ({SITE}/torch/autograd/__init__.py:9)"
+    found = verdict({1: {"stacks": {backward: 80}}}, usual)
+    assert (found.cause, found.why) == (CauseClass.UNKNOWN, "it arrives last, and nothing shows why")
+    found = verdict({1: {"samples": samples(sleep=100, run=60), "stacks": {WORKS: 70, DEVICE: 10}}}, usual)
+    assert told(found) == (CauseClass.SLEEP, Confidence.CERTAIN, ["worker-1"])
+
+
+def test_judge_reports_a_slowed_gpu_of_another_worker() -> None:
+    found = verdict({2: SLOW}, w1=gpu(900, ("heat",)))
+    assert told(found) == (CauseClass.CODE, Confidence.LIKELY, ["worker-2"])
+    assert found.contradictions == ("GPU 0 of worker-1 is slowed, and the others do not wait for it",)
+
+
+def test_judge_names_a_worker_whose_host_is_shared() -> None:
+    ticks = {"machine": {"ticks": {"user": 800, "idle": 600, "steal": 200}}}
+    assert told(verdict({2: SLOW}, w2=ticks)) == (CauseClass.STEAL, Confidence.CERTAIN, ["worker-2"])
+
+
+def test_judge_names_a_worker_under_memory_pressure() -> None:
+    ticks = {"machine": {"pressure": {"memory": {"some": 5_000_000, "full": 3_000_000}}}}
+    assert told(verdict({2: SLOW}, w2=ticks)) == (CauseClass.MEMORY, Confidence.CERTAIN, ["worker-2"])
+
+
+def link(peer: int, rate: float = 400.0, busy: float = 0.5, again: int = 0) -> dict[str, Any]:
+    """A connection to worker `peer`; `rate` in MB/s while it is busy."""
+    acked = int(rate * 1e6 * busy)
+    return {"inode": 1, "host": "10.0.0.9", "port": 1, "peer": f"10.0.0.{peer}", "peer_port": 2,
+            "busy": int(busy * 1e6), "acked": acked, "received": acked,
+            "retransmitted": again, "sent_segments": 10_000, "rtt": 100}  # fmt: skip
+
+
+def ring(**slow: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Links from each rank to the next one; `slow`: other figures of the link of rank `r0`."""
+    return {number: {"links": [link((number + 1) % 4, **slow.get(f"r{number}", {}))]} for number in range(4)}
+
+
+def test_judge_names_a_slow_link() -> None:
+    found = verdict(ring(r1={"rate": 1.0, "busy": 6.0}))
+    assert told(found) == (CauseClass.NETWORK, Confidence.CERTAIN, ["worker-1"])
+    assert found.culprits[0].peer == "worker-2"
+
+
+def test_judge_names_the_worker_of_all_slow_links() -> None:
+    found = verdict(ring(r1={"rate": 1.0, "busy": 6.0}, r2={"rate": 1.1, "busy": 6.0}))
+    assert told(found) == (CauseClass.NETWORK, Confidence.CERTAIN, ["worker-2"])
+    assert found.culprits[0].peer is None
+
+
+def test_judge_names_a_link_that_loses_data() -> None:
+    found = verdict(ring(r3={"again": 200}))
+    assert told(found) == (CauseClass.NETWORK, Confidence.CERTAIN, ["worker-3"])
+    assert (found.why, found.culprits[0].peer) == ("data is lost and sent again", "worker-0")
+
+
+def test_judge_names_no_link_if_several_without_a_common_end_are_slow() -> None:
+    found = verdict(ring(r0={"again": 200}, r2={"again": 200}))
+    assert told(found)[2] == []
+
+
+@pytest.mark.parametrize(
+    ("usual", "cause"),
+    [
+        ({"samples": samples(run=150, wait=10)}, CauseClass.CODE),
+        ({"samples": samples("/data/x", read=150, wait=10)}, CauseClass.INPUT),
+        ({"samples": samples(receive=150, wait=10)}, CauseClass.INPUT),
+        ({"samples": samples(write=150, wait=10)}, CauseClass.OUTPUT),
+        ({"samples": samples(sleep=150, wait=10)}, CauseClass.SLEEP),
+        ({"samples": samples(wait=150, run=10)}, CauseClass.NETWORK),
+        ({"samples": samples(lock=150, wait=10), "stacks": {LOADS: 75, WAITS: 5}}, CauseClass.INPUT),
+    ],
+)
+def test_judge_names_no_worker_if_all_do_the_same(usual: dict[str, Any], cause: CauseClass) -> None:
+    found = verdict(usual={"stacks": {WORKS: 75, WAITS: 5}, **usual})
+    assert (found.cause, found.culprits, found.why) == (cause, (), "no worker is slower than the others")
+
+
+def test_judge_names_a_machine_that_is_short_of_cpus() -> None:
+    busy = {"samples": samples(run=150, wait=10), "wait_ns": 4_000_000_000, "run_ns": 3_000_000_000}
+    found = verdict(usual=busy, w1={"others": [[7, "python", 400]]})
+    assert told(found) == (CauseClass.CPU_SHARED, Confidence.LIKELY, [])
+    assert found.why == "the machine is short of CPUs for all of its ranks"
+
+
+def test_judge_names_a_limit_that_all_have() -> None:
+    found = verdict(usual={"samples": samples(run=150, wait=10), "counters": {"throttled_us": 4_000_000}})
+    assert told(found) == (CauseClass.CPU_LIMIT, Confidence.LIKELY, [])
+
+
+def test_judge_reports_witnesses_that_contradict_each_other() -> None:
+    other = {"stacks": {WAITS: 4, WORKS: 76}}
+    found = verdict({1: {"samples": samples(wait=8, run=152)}, 2: other})
+    assert told(found) == (CauseClass.UNKNOWN, None, [])
+    assert found.contradictions == ("by samples rank 1 on worker-1 arrive last, by stacks rank 2 on worker-2",)
+
+
+def test_judge_goes_by_samples_if_stacks_alone_differ() -> None:
+    found = verdict({1: {"stacks": {WAITS: 30, WORKS: 50}}})
+    assert (found.cause, found.culprits) == (CauseClass.NETWORK, ())
+
+
+def test_judge_without_stacks_is_likely_or_has_another_witness() -> None:
+    bare: dict[int, Any] = {number: {"stacks": {}} for number in range(4)}
+    found = verdict(bare | {2: {"stacks": {}, "samples": samples(wait=8, run=152)}})
+    assert told(found) == (CauseClass.CODE, Confidence.LIKELY, ["worker-2"])
+    found = verdict(
+        bare | {2: {"stacks": {}, "samples": samples(wait=8, run=152), "counters": {"throttled_us": 8_000_000}}}
+    )
+    assert told(found) == (CauseClass.CPU_LIMIT, Confidence.CERTAIN, ["worker-2"])
+
+
+def test_judge_without_ranks() -> None:
+    assert judge({}).why.startswith("no rank process was found")
+    assert judge({"worker-0": made.report()}).cause is CauseClass.UNKNOWN
+
+
+def test_judge_names_unseen_ranks_and_ranks_without_a_number() -> None:
+    found = judge({"worker-1": worker(rank(1))})
+    assert found.unseen == (0, 2, 3)
+    nameless = {**rank(1), "rank": None}
+    found = judge({"w": worker(nameless), "v": worker({**rank(2, **SLOW), "rank": None})})
+    assert named(found.ranks[:1]).startswith("a rank of unknown number on ")
+
+
+@pytest.mark.parametrize("junk", [None, 1, "x", [], {}, [[]], [None] * 9, {"a": {"b": 1}}, -1, 1e300, "\ud800"])
+def test_judge_takes_any_field(junk: Any) -> None:
+    whole = {"atlctl_stacks": 1, "seconds": 8.0, "ranks": [rank(0), rank(1, **SLOW)], "watched": worker_fields()}
+    for path in _paths(whole):
+        data = json.loads(json.dumps(whole))
+        _put(data, path, junk)
+        report = parse_report(json.dumps(data).encode())
+        if report is not None:
+            judge({"worker-0": report})
+
+
+def worker_fields() -> dict[str, Any]:
+    return {"seconds": 8.0, "machine": {"ticks": {"user": 1}, "pressure": {"cpu": {"some": 1}}},
+            "others": [[1, "x", 2]], "gpu_problem": "", **gpu()}  # fmt: skip
+
+
+def _paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [found for key, value in items for found in [(*path, key), *_paths(value, (*path, key))]]
+
+
+def _put(data: Any, path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        data = data[key]
+    data[path[-1]] = value
