@@ -140,7 +140,7 @@ def steps_chart(
             StepCurve(
                 name if rank is None else f"{name}, rank {rank}",
                 _curve(track, timed=timed),
-                max(_ROOM * usual, *(1.2 * one.now for one in slow), usual * 1.2),
+                max(_ROOM * usual, *(1.2 * one.now for one in slow), 0.0),
                 [
                     (one.start if timed and one.start else float(one.first), text)
                     for one, text in zip(slow, told, strict=True)
