@@ -24,9 +24,8 @@ from typing import IO, Any
 import asyncssh
 
 from atlctl.backends.hosts import asking, wrappers
-from atlctl.backends.hosts.connect import CIPHERS, WINDOW, Corked
+from atlctl.backends.hosts.connect import CIPHERS, Corked
 from atlctl.backends.hosts.jobkeys import JobAccess
-from atlctl.backends.hosts.stream import HIGH, LOW
 from atlctl.i18n import Message
 
 #: The key exchanges: a stranger may ask for each of them, and others cost a hundred times as much.
@@ -37,11 +36,12 @@ LOGIN_SECONDS, _LOGIN_BYTES, _LOGINS, _LOGIN_QUICK_SECONDS = 10.0, 64 * 1024, 10
 #: Seconds between signs of life of a silent client, and how many may be missed.
 _ALIVE_SECONDS, _ALIVE_COUNT = 30.0, 3
 _BACKLOG = 512
-#: Bytes of one read or write.
-_PIECE = 64 * 1024
+#: Bytes of one read or write. Bytes of input that may be under way to one command. Bytes that wait here, of input of a
+#: command or output of a connection: above the first number their source pauses, below the second it goes on.
+_PIECE, _WINDOW, _HIGH, _LOW = 64 * 1024, 128 * 1024, 64 * 1024, 16 * 1024
 #: Seconds for a guard to end its command, and then for the process group until SIGKILL. And both when the server ends.
 _GRACES, _LAST_GRACES = (5.0, 5.0), (2.0, 3.0)
-#: Seconds for a killed command to be gone; between two looks at it where the kernel does not report its end.
+#: Seconds for a killed command to be gone; between two looks at it on a kernel without pidfds.
 _KILLED_SECONDS, _POLL_SECONDS = 1.0, 0.05
 #: Seconds for output of a terminal to arrive that its processes wrote before the last signal of their end, and between
 #: two looks at a client that does not read or is not read.
@@ -106,7 +106,7 @@ class Server:
             agent_forwarding=False,
             line_editor=False,
             encoding=None,
-            window=WINDOW,
+            window=_WINDOW,
         )
         return self._listener.get_port()
 
@@ -195,8 +195,8 @@ class _Entrance:
 
 
 class _Link(asyncio.Protocol):
-    """The way between a client and asyncssh, which by itself does not bound a stranger's bytes, and goes on writing to a
-    client that does not read."""
+    """The way between a client and asyncssh, which by itself does not bound a stranger's bytes, and writes on and on to
+    a client that does not read."""
 
     def __init__(self, server: Server, factory: Callable[[], asyncssh.SSHServerConnection]) -> None:
         self.since = asyncio.get_running_loop().time()
@@ -214,7 +214,7 @@ class _Link(asyncio.Protocol):
         if not self._server.room():
             self.abort()
             return
-        transport.set_write_buffer_limits(HIGH, LOW)
+        transport.set_write_buffer_limits(_HIGH, _LOW)
         self._connection = self._factory()
         self._server.came(self, self._connection)
         self._connection.connection_made(self._transport)
@@ -402,7 +402,7 @@ class _Served(asyncssh.SSHServerSession[bytes]):
         for stream in (self._stdin, *self._outputs):
             os.set_blocking(stream.fileno(), False)
         self.watch()
-        with contextlib.suppress(OSError):  # Linux before 5.3
+        with contextlib.suppress(OSError):  # before Linux 5.3
             self._pidfd = os.pidfd_open(process.pid)
             self._loop.add_reader(self._pidfd, self._reap)
         if self._pidfd is None:
@@ -482,7 +482,7 @@ class _Served(asyncssh.SSHServerSession[bytes]):
             if not self._input:
                 self._loop.add_writer(self._stdin, self._write)
             self._input += data
-            if len(self._input) > HIGH and not self._input_paused:
+            if len(self._input) > _HIGH and not self._input_paused:
                 self._input_paused = True
                 self._channel.pause_reading()
                 self._loop.call_later(_LOOK_SECONDS, self._look)
@@ -507,7 +507,7 @@ class _Served(asyncssh.SSHServerSession[bytes]):
             self._loop.remove_writer(self._stdin)
             if self._input_ended and self._terminal is None:
                 self._close_stdin()
-        if len(self._input) <= LOW:
+        if len(self._input) <= _LOW:
             self._take_input()
 
     def _take_input(self) -> None:

@@ -10,38 +10,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from atlctl.backends.hosts import runs, wrappers
+from atlctl.backends.hosts.connect import JOB_USER as USER
 from atlctl.backends.hosts.connect import Connections
 from atlctl.backends.hosts.hostfile import Host, checked
 from atlctl.backends.hosts.jobkeys import JobAccess
 from atlctl.backends.hosts.records import RUN, Placed, Record
 from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError, no_answer
-from atlctl.jobs.fields import items, mapping, text, whole
+from atlctl.jobs.errors import AtlctlError, ExitCode, no_answer
+from atlctl.jobs.fields import items, text, whole
 from atlctl.jobs.naming import fold_names, safe_file_name
 from atlctl.jobs.statedir import state_dir
 from atlctl.remote import proc
 from atlctl.remote.supervisor import asked, processes
 from atlctl.remote.supervisor.workers import StartError, spawn
-from atlctl.run.meeting import PORT, JobStart, RunFolder, new_uid, write_json
+from atlctl.run.meeting import JobStart, RunFolder, entry_of, keep_files, new_uid, write_json, write_text
 from atlctl.run.output import Log, Pump, drained
-from atlctl.run.own import GPU, MISSING, CheckFault, OwnCommands, apart
+from atlctl.run.own import MISSING, CheckFault, OwnCommands, Settings, apart
 from atlctl.run.place import Post, own_address, worker_name
 from atlctl.run.serving import Refused, Server
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 #: Variables with the secret: no command gets them.
 KEY_VARIABLES = ("ATLCTL_JOB_KEY", "ATLCTL_JOB_KEY_FILE")
@@ -53,6 +55,8 @@ DRAIN_SECONDS, LOG_SECONDS = 2.0, 5.0
 CHECK_SECONDS, VERDICT_SECONDS, STACKS_SECONDS = 180.0, 120.0, 60.0
 #: Seconds from SIGKILL until a process is given up, and between looks at the processes.
 KILL_SECONDS, LOOK_SECONDS, REAP_SECONDS = 5.0, 0.1, 5.0
+#: Seconds between questions to a worker whose word is waited for, and may never come.
+LOST_SECONDS = 5.0
 #: Seconds between looks whether the others live, and how many a worker may miss.
 WATCH_SECONDS, _LOOKS = 15.0, 2
 #: Signals that a platform or a user sends to the job, and those that only the command understands.
@@ -63,24 +67,6 @@ _PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
 _NO_FOLDER = Message("the folder of the run is not used: {why}")
 _MISSING = Message("{workers} did not come within {seconds:g} s")
 _STRANGER = Message("not a worker of this job")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options of `atlctl run`; times in seconds. `root`: the folder on shared storage. `key`: the job's secret if
-    there is no folder. `items`: the checks, None for those of the quick tier, "none" for none."""
-
-    root: str | None = None
-    key: bytes | None = field(default=None, repr=False)
-    items: str | None = None
-    budget: str | None = None
-    block: frozenset[str] = frozenset({GPU})
-    wait: float = 120.0
-    settle: float = 30.0
-    hold: float = 0.0
-    serve: bool = True
-    port: int = PORT
-    stops_others: bool = False
 
 
 @dataclass(slots=True)
@@ -141,7 +127,7 @@ class Wrapper:
         self._server: Server | None = None
         #: Entries of the workers that have come, by index, as `_entry` makes them.
         self._table: dict[int, dict[str, Any]] = {}
-        self._port = 0
+        self._port = self._answering = 0
         self._record_path: str | None = None
         #: Whether the command may start: None until it is decided, else "" or why not.
         self._gate: str | None = None
@@ -149,7 +135,9 @@ class Wrapper:
         #: Ends of commands that were reported to this worker, by index; of the present attempt.
         self._ends: dict[int, int] = {}
         self._judging: asyncio.Task[None] | None = None
-        self._judged = 0
+        #: The last attempt for which a verdict was made; the last one that has succeeded on all workers.
+        self._judged = self._succeeded = 0
+        self._spreading: asyncio.Future[None] | None = None
         #: The signal of the platform or the user that ends the wrapper.
         self._signalled: int | None = None
         #: None: not held. Else the end of the hold on the monotonic clock, infinite without a limit.
@@ -222,12 +210,16 @@ class Wrapper:
                 await self._changed.wait_for(true)
 
     async def _close(self) -> None:
+        if self._spreading is not None:  # else the others would wait for the decision of a worker that has ended
+            await asyncio.gather(self._spreading, return_exceptions=True)
         if self._judging is not None:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
         if self._record_path is not None:
             runs.forget(self._record_path)
         if self._server is not None:
+            await self._until(lambda: not self._answering, ASK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)  # until the answers are sent
             await self._server.aclose()
         await self._connections.aclose()
 
@@ -254,7 +246,8 @@ class Wrapper:
             await self._meet()
         if self._gate is None and self._place.index == 0 and not self._place.follows:
             self._gate = await self._checked()
-            self._notify()
+        if self._joined and self._place.index == 0:
+            self._spread()
 
     def _start_alone(self) -> None:
         self._uid = self._uid or new_uid()
@@ -291,7 +284,7 @@ class Wrapper:
     async def _serve(self, access: JobAccess, port: int) -> int | None:
         """Serve this worker; returns the port, None if it is taken."""
         environ = {**self._environ, "ATLCTL_RUN": self._place.job}
-        server = Server(access, self._place.index, environ, self._cwd, self._answer)
+        server = Server(access, self._place.index, environ, self._cwd, self._answered)
         try:
             port = await server.start(own_address(self._place), port)
         except OSError as error:
@@ -310,7 +303,7 @@ class Wrapper:
             "port": port,
             "folder": os.path.join(self._folder, place.name),
             "host": os.uname().nodename,
-            "user": _user(),
+            "user": USER,
         }
 
     def _adopt(self, start: JobStart | None) -> None:
@@ -412,7 +405,7 @@ class Wrapper:
         """Say hello to worker 0 at `address`, and again until it has decided. Raises AtlctlError if it does not answer;
         returns True when the gate is known."""
         assert self._access is not None
-        host = Host(checked(address[0]), _user(), address[1])
+        host = Host(checked(address[0]), USER, address[1])
         self._connections.trust(host, self._access, 0)
         told = await wrappers.ask(self._connections, host, "hello", self._entry(port), ASK_SECONDS)
         uid = text(told.get("uid"), 100)
@@ -421,20 +414,20 @@ class Wrapper:
             self._adopt(None)
         self._joined = True
         self._learn(told)
-        gate = told.get("gate")
-        if not isinstance(gate, str):
-            await asyncio.sleep(POLL_SECONDS)
-            return False
-        self._gate = gate
-        return True
+        await self._until(lambda: self._gate is not None, 4 * POLL_SECONDS)
+        return self._gate is not None
 
     def _learn(self, told: Mapping[str, Any]) -> None:
-        """Take the table of workers from an answer of worker 0."""
+        """Take the table of workers, and its decision, from worker 0."""
         for raw in items(told.get("table")):
-            entry = _entry_of(raw, self._place.count)
+            entry = entry_of(raw, self._place.count)
             if entry is not None and entry["index"] != self._place.index:
                 self._table[entry["index"]] = entry
         self._write_record()
+        gate = told.get("gate")
+        if self._gate is None and isinstance(gate, str):
+            self._gate = gate
+            self._notify()
 
     def _host(self, index: int) -> Host | None:
         entry = self._table.get(index)
@@ -451,7 +444,8 @@ class Wrapper:
             return None
         try:
             return await wrappers.ask(self._connections, host, question, {**details, "uid": self._uid}, ASK_SECONDS)
-        except AtlctlError:
+        except AtlctlError as error:
+            _log.debug("%s to worker %d: %s", question, index, error.message)
             return None
 
     def _write_record(self) -> None:
@@ -491,7 +485,7 @@ class Wrapper:
         silent: dict[int, int] = {}
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            if self._place.index != 0 or self._held is not None or not self._gate == "":
+            if self._place.index != 0 or self._held is not None or self._gate != "":
                 continue
             wanted = [index for index in self._table if index != 0 and index not in self._ends]
             answers = await asyncio.gather(*(self._ask(index, "status", {}) for index in wanted))
@@ -502,6 +496,14 @@ class Wrapper:
                     self._told({"index": index, "attempt": self._attempt.number, "code": int(ExitCode.UNREACHABLE)})
 
     # Answers to other wrappers and to clients
+
+    async def _answered(self, question: str, details: dict[str, Any]) -> dict[str, Any]:
+        self._answering += 1
+        try:
+            return await self._answer(question, details)
+        finally:
+            self._answering -= 1
+            self._notify()
 
     async def _answer(self, question: str, details: dict[str, Any]) -> dict[str, Any]:
         if question == "hello":
@@ -516,6 +518,12 @@ class Wrapper:
                 return self._status()
             case "told":
                 return self._told(details)
+            case "judged" | "succeeded":
+                if details.get("attempt") == self._attempt.number:
+                    self._judged = max(self._judged, self._attempt.number if question == "judged" else 0)
+                    self._succeeded = max(self._succeeded, self._attempt.number if question == "succeeded" else 0)
+                    self._notify()
+                return {"event": "noted"}
             case "look":
                 return await self._look()
             case "stop":
@@ -527,7 +535,7 @@ class Wrapper:
         raise Refused(Message("unknown question"))
 
     def _hello(self, details: dict[str, Any]) -> dict[str, Any]:
-        entry = _entry_of(details, self._place.count)
+        entry = entry_of(details, self._place.count)
         if entry is None or self._place.index != 0 or entry["index"] == 0:
             raise Refused(_STRANGER)
         if self._table.get(entry["index"]) != entry:
@@ -538,11 +546,14 @@ class Wrapper:
                 self._say(Message("{worker} has come late", worker=worker_name(entry["index"])))
                 self._write_record()
                 self._spread()
-        return {"event": "hello", "uid": self._uid, "gate": self._gate, "table": list(self._table.values())}
+        return {"event": "hello", "uid": self._uid, **self._known()}
+
+    def _known(self) -> dict[str, Any]:
+        return {"gate": self._gate, "table": list(self._table.values())}
 
     def _spread(self) -> None:
-        """Tell the others of a change of the table."""
-        table = {"table": list(self._table.values())}
+        """Send the others the table and the decision."""
+        table = self._known()
 
         async def tell() -> None:
             await asyncio.gather(*(self._ask(index, "table", table) for index in self._table if index != 0))
@@ -551,14 +562,12 @@ class Wrapper:
 
     def _status(self) -> dict[str, Any]:
         attempt = self._attempt
-        failed = any(self._ends.values())
+        failed = any(self._ends.values()) or (attempt.ended is not None and attempt.exit_code != 0)
         return {
             "event": "status",
             "attempt": attempt.number,
-            "running": attempt.running,
-            "judged": self._judged,
+            "running": attempt.ended is None,
             "failed": failed,
-            "done": len(self._ends) == self._place.count and not failed,
         }
 
     async def _look(self) -> dict[str, Any]:
@@ -727,7 +736,7 @@ class Wrapper:
             )
         await _note(f"{own}/exit.json", self._exit())
         with contextlib.suppress(TimeoutError, OSError):
-            await apart(lambda: _keep_files(files, f"{os.path.dirname(os.path.dirname(own))}"), FOLDER_SECONDS)
+            await apart(lambda: keep_files(files, f"{os.path.dirname(os.path.dirname(own))}"), FOLDER_SECONDS)
         self._notify()
 
     async def _ended(self, attempt: _Attempt) -> None:
@@ -799,7 +808,7 @@ class Wrapper:
             charge = await self._report_end()
             if attempt.exit_code:
                 await self._await_verdict(charge)
-            elif self._settings.hold and not await self._others_failed():
+            elif self._settings.hold and not await self._others_failed(charge):
                 return False
         if self._judging is not None:
             await asyncio.gather(self._judging, return_exceptions=True)
@@ -831,31 +840,46 @@ class Wrapper:
     async def _await_verdict(self, charge: int) -> None:
         """Wait until the worker in charge has made the verdict, or does not answer any more."""
         deadline = time.monotonic() + self._settings.settle + STACKS_SECONDS + VERDICT_SECONDS + CHECK_SECONDS
-        while (
-            charge != self._place.index and time.monotonic() < deadline and not self._debugging and not self._released
-        ):
-            told = await self._ask(charge, "status", {})
-            if told is None:
+        while charge != self._place.index and not self._is_over and time.monotonic() < deadline:
+            await self._until(lambda: self._is_over, LOST_SECONDS)
+            if not self._is_over and await self._ask(charge, "status", {}) is None:
                 charge = await self._report_end()
-            elif (whole(told.get("judged")) or 0) >= self._attempt.number:
-                return
-            else:
-                await asyncio.sleep(2 * POLL_SECONDS)
 
-    async def _others_failed(self) -> bool:
-        """Wait until all workers have ended with 0 (False), or one has failed (True)."""
-        while not self._released and not self._debugging:
-            charge = next((index for index in range(self._place.index) if index in self._table), self._place.index)
-            told = self._status() if charge == self._place.index else await self._ask(charge, "status", {})
-            if told is None:
-                charge, told = await self._report_end(), {}
-            if told.get("failed") is True:
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing is to be waited for after the end of the command."""
+        return self._judged >= self._attempt.number or self._debugging or self._released
+
+    async def _others_failed(self, charge: int) -> bool:
+        """Wait until no worker runs its command any more (False), or one has failed (True). `charge`: the worker in
+        charge, which knows it."""
+        own = self._place.index
+        others = [index for index in self._table if index != own]
+        while not self._is_over and self._succeeded < self._attempt.number:
+            if charge == own:
+                answers = await asyncio.gather(*(self._ask(index, "status", {}) for index in others))
+                failed = any(self._ends.values()) or any(told.get("failed") is True for told in answers if told)
+                if not failed and not any(told.get("running") is True for told in answers if told):
+                    await self._tell_all("succeeded")
+                    return False
+            else:
+                told = await self._ask(charge, "status", {})
+                failed = told is not None and told.get("failed") is True
+                if told is None and self._succeeded < self._attempt.number:
+                    charge = await self._report_end()
+            if failed:
                 return True
-            if told.get("done") is True:
-                await asyncio.sleep(4 * POLL_SECONDS)  # the others ask, too
-                return False
-            await asyncio.sleep(2 * POLL_SECONDS)
-        return self._debugging
+            await self._until(
+                lambda: self._is_over or self._succeeded >= self._attempt.number or any(self._ends.values()),
+                2 * POLL_SECONDS if charge == own else LOST_SECONDS,
+            )
+        return self._succeeded < self._attempt.number
+
+    async def _tell_all(self, what: str) -> None:
+        """Tell the others what they wait for: this worker may leave."""
+        told = {"attempt": self._attempt.number}
+        others = (index for index in self._table if index != self._place.index)
+        await asyncio.gather(*(self._ask(index, what, told) for index in others))
 
     async def _hold(self) -> bool:
         """Keep the worker until it is released, its time is over, or its command is started again (True)."""
@@ -909,7 +933,10 @@ class Wrapper:
             if checks is not None and not checks:
                 self._shout(Message("the checks pass; the cause is most likely in the training code"))
         finally:
-            self._judged, self._judging = number, None
+            self._judged = number
+            self._notify()
+        await self._tell_all("judged")
+        self._judging = None
 
     async def _ask_any(self, index: int, question: str, details: dict[str, Any]) -> dict[str, Any] | None:
         if index == self._place.index:
@@ -935,7 +962,7 @@ class Wrapper:
         if said is not None:
             path, data = os.path.join(self._folder, name), said
             with contextlib.suppress(TimeoutError, OSError):
-                await apart(lambda: _write(path, data), FOLDER_SECONDS)
+                await apart(lambda: write_text(path, data), FOLDER_SECONDS)
         return said
 
     # The check
@@ -965,41 +992,3 @@ class Wrapper:
 
     def _all(self) -> str:
         return fold_names(worker_name(index) for index in sorted(self._table))
-
-
-def _entry_of(raw: object, count: int) -> dict[str, Any] | None:
-    """The entry of a worker from another wrapper; None if it is not one."""
-    told = mapping(raw)
-    index, port = whole(told.get("index")), whole(told.get("port"))
-    folder, user = text(told.get("folder"), 4096), text(told.get("user"), 64)
-    try:
-        address = checked(text(told.get("address"), 255))
-    except UsageError:
-        return None
-    if index is None or not 0 <= index < count or port is None or not 0 < port < 65536 or not folder.startswith("/"):
-        return None
-    return {
-        "index": index,
-        "address": address,
-        "port": port,
-        "folder": folder,
-        "host": text(told.get("host"), 255),
-        "user": user or "atlctl",
-    }
-
-
-def _user() -> str:
-    """The user of the connections: the keys decide, not the name."""
-    return "atlctl"
-
-
-def _write(path: str, data: str) -> None:
-    with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(data)
-
-
-def _keep_files(source: str, target: str) -> None:
-    """Copy what torch has left to the evidence, and remove it here."""
-    if os.path.isdir(source) and os.listdir(source):
-        shutil.copytree(source, target, dirs_exist_ok=True)
-    shutil.rmtree(source, ignore_errors=True)

@@ -41,6 +41,8 @@ VERSION = {
 LINE = 1 << 20
 #: Longer JSON answers are compressed if the client accepts gzip.
 GZIP = 128 * 1024
+#: Noted as the status of a request whose client has disconnected before the answer.
+GONE = 499
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -92,6 +94,8 @@ async def dispatch(cluster: Cluster, request: web.Request) -> web.StreamResponse
         response = await _answer(call)
     except Refusal as refusal:
         response = _refused(refusal)
+    except ConnectionError:
+        response = web.Response(status=GONE)
     entry["status"] = response.status
     return response
 
@@ -259,6 +263,7 @@ async def _rough(request: web.Request, fault: Fault, response: web.Response) -> 
             with contextlib.suppress(ConnectionError):
                 while request.transport is not None and not request.transport.is_closing():
                     await begun.write(b',{"kind":"Pod"}' * 4000)
+                    await asyncio.sleep(0)  # no write waits for a fast client, nor for one that is gone
             return begun
         case "endless-pages":
             page = json.loads(body)

@@ -296,7 +296,7 @@ class Session:
             await self._stall(self.fault.seconds)
         if action == "drop-inside-exit":
             transport = self.call.request.transport
-            if transport is not None:
+            if transport is not None and not transport.is_closing():
                 payload = bytes([frames.ERROR]) + outcome
                 transport.write(frames.raw_frame(payload, max(2, len(payload) // 2)))
                 await self._flushed()
@@ -355,7 +355,8 @@ class Session:
                 while self._waiting > WAITING and not self._closing():
                     self._room.clear()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._room.wait(), 0.2)
+                        async with asyncio.timeout(0.2):
+                            await self._room.wait()
             elif channel == frames.RESIZE and self.tty:
                 self._resize(data)
             elif channel == frames.CLOSE and data[:1] == b"\0" and self.protocol == frames.V5:

@@ -211,7 +211,7 @@ class Server:
         """Stop a node's kubelet (its connections are cut) or restart it."""
         self.call("node", name=name, up=up)
 
-    def wait_phase(self, pod: str, phase: str, namespace: str = "default", timeout: float = 10.0) -> Object:
+    def wait_phase(self, pod: str, phase: str, namespace: str = "default", timeout: float = 100.0) -> Object:
         """Wait until a pod is in a phase. Raises RuntimeError after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:

@@ -186,7 +186,7 @@ class Kubelet:
         code = await child.ended
         # The end of the first process also ends all other processes of the container and its exec commands.
         await self._kill(pod, container)
-        await asyncio.wait(readers, timeout=1.0)
+        await asyncio.wait(readers, timeout=20.0)
         for task in readers:
             task.cancel()
         for pipe in pipes:

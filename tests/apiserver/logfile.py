@@ -97,7 +97,8 @@ class Run:
         if self._changed is None:
             self._changed = asyncio.Event()
         try:
-            await asyncio.wait_for(self._changed.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
         except TimeoutError:
             return
 

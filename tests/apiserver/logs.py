@@ -50,6 +50,7 @@ async def _send(call: Call, response: web.StreamResponse, run: Run, options: Opt
         await asyncio.sleep(fault.seconds or 86400)
     while fault and action == "endless" and not _closing(call):
         await response.write(b"2026-01-01T00:00:00.000000000Z the same line once more\n" * 1000)
+        await asyncio.sleep(0)  # no write waits for a fast client, nor for one that is gone
     async for data in read(run, options):
         if fault and action == "drip":
             await response.write(data[: fault.bytes])

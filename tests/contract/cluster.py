@@ -43,7 +43,7 @@ class KubernetesWorld:
             pod["spec"]["nodeName"] = f"node-{self.namespace}"
             self._pods.append(pod["metadata"]["name"])
             self.server.put(pod, run=True)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 100
         while True:
             job = asyncio.run(self.backend.get_job(name))
             if len(job.workers) == workers and all(worker.started for worker in job.workers):

@@ -34,14 +34,27 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts | None]:
         made.server.close()
 
 
-@pytest.fixture(params=["local", "kubernetes", pytest.param("ssh", marks=needs("sshd"))])
-def world(request: pytest.FixtureRequest, cluster: Server, site: Hosts, isolated: Path) -> Iterator[World]:
+@pytest.fixture(scope="session")
+def wrapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """The server of `atlctl run` for all tests."""
+    made = Hosts(tmp_path_factory.mktemp("wrapped"), wrapped=True)
+    try:
+        yield made
+    finally:
+        made.server.close()
+
+
+@pytest.fixture(params=["local", "kubernetes", pytest.param("ssh", marks=needs("sshd")), "run"])
+def world(
+    request: pytest.FixtureRequest, cluster: Server, site: Hosts, wrapped: Hosts, isolated: Path
+) -> Iterator[World]:
     """The servers are created first: they must not be in the folders of one test."""
     made: World
     if request.param == "local":
         made = LocalWorld()
     else:
-        made = KubernetesWorld(cluster) if request.param == "kubernetes" else HostsWorld(site, isolated)
+        hosts = wrapped if request.param == "run" else site
+        made = KubernetesWorld(cluster) if request.param == "kubernetes" else HostsWorld(hosts, isolated)
     try:
         yield made
     finally:

@@ -88,7 +88,7 @@ async def collect(execution: Execution, on_start: Callable[[], Awaitable[object]
         if isinstance(event, Started) and on_start is not None:
             beside = asyncio.ensure_future(on_start())
     if beside is not None:
-        await asyncio.wait_for(beside, 30)
+        await asyncio.wait_for(beside, 100)
     return ran
 
 
@@ -107,7 +107,7 @@ def execute(
 
             return await collect(execution, None if stdin is None else feed)
 
-    return asyncio.run(asyncio.wait_for(main(), 30))
+    return asyncio.run(asyncio.wait_for(main(), 100))
 
 
 class Kept:
@@ -161,4 +161,4 @@ def fan_out(
         finally:
             await executor.aclose()
 
-    return asyncio.run(asyncio.wait_for(main(), 30))
+    return asyncio.run(asyncio.wait_for(main(), 100))

@@ -23,23 +23,36 @@ from tests.contract.fresh import Fresh
 from tests.contract.world import IDLE, client_of, environment, eventually
 from tests.support import proc
 from tests.support.sshd import Sshd, make_key
+from tests.support.wrapper import Wrappers
 
 #: Maximum number of workers of a job in this suite.
 MOST = 8
 
 
 class Hosts:
-    """The hosts of a session. A variable in each login's environment identifies the host."""
+    """The hosts of a session. A variable in each login's environment identifies the host.
 
-    def __init__(self, folder: Path) -> None:
+    `wrapped`: they are served by `atlctl run`'s own server, not by sshd.
+    """
+
+    def __init__(self, folder: Path, *, wrapped: bool = False) -> None:
+        folder.mkdir(exist_ok=True)
         self.state = folder / "host-state"
         self._mark = uuid.uuid4().hex
+        self.addresses = [f"127.0.{8 if wrapped else 7}.{index + 1}" for index in range(MOST)]
+        environs = [
+            {"HOME": str(folder / "nobody"), "XDG_STATE_HOME": str(self.state), proc.MARK: f"{self._mark}-{index}"}
+            for index in range(MOST)
+        ]
+        self.server: Sshd | Wrappers
+        if wrapped:
+            self.server = Wrappers(folder / "server", self.addresses, environs)
+            self.key = self.server.key(folder / "key")
+            return
         self.key = make_key(folder / "key")
-        self.addresses = [f"127.0.7.{index + 1}" for index in range(MOST)]
         self.server = Sshd(folder / "server", [self.key], self.addresses)
         lines = []
-        for index, address in enumerate(self.addresses):
-            variables = {"HOME": folder / "nobody", "XDG_STATE_HOME": self.state, proc.MARK: f"{self._mark}-{index}"}
+        for address, variables in zip(self.addresses, environs, strict=True):
             told = " ".join(f"{name}={value}" for name, value in variables.items())
             lines += [f"Match LocalAddress {address}", f"  SetEnv {told}"]
         with self.server.config.open("a") as file:
@@ -86,7 +99,7 @@ class HostsWorld:
             finally:
                 await connections.aclose()
 
-        asyncio.run(asyncio.wait_for(main(), 30))
+        asyncio.run(asyncio.wait_for(main(), 100))
         return asyncio.run(self.backend.get_job(name))
 
     def inside(self, job: Job, index: int = 0) -> list[proc.Process]:

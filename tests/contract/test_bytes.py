@@ -12,6 +12,7 @@ import pytest
 from atlctl.backends.base import Exited, Output
 from tests.contract.drive import execute, executing
 from tests.contract.world import World
+from tests.support.pace import within
 
 EVERY_BYTE = bytes(range(256))
 
@@ -88,7 +89,7 @@ def test_64_mib_through_a_slow_reader_in_bounded_memory(world: World) -> None:
 
     tracemalloc.start()
     try:
-        got, end = asyncio.run(asyncio.wait_for(main(), 30))
+        got, end = asyncio.run(asyncio.wait_for(main(), 100))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -116,10 +117,10 @@ def test_what_a_pipe_holds_at_the_exit_is_read_to_its_end(world: World, size: in
                     return got, event, time.monotonic() - begun
         raise AssertionError("no end")
 
-    got, end, seconds = asyncio.run(asyncio.wait_for(main(), 30))
+    got, end, seconds = asyncio.run(asyncio.wait_for(main(), 100))
     assert got == size + 2
     assert end == Exited(exit_code=0), "its own output is all there: not truncated"
-    assert seconds < 10
+    assert within(seconds, 10)
 
 
 @pytest.mark.parametrize("chatty", [False, True], ids=["silent", "chatty"])
@@ -127,7 +128,7 @@ def test_a_child_that_keeps_the_pipe_open_is_not_waited_for(world: World, chatty
     child = "yes forever" if chatty else "sleep 4003"
     begun = time.monotonic()
     ran = execute(world, world.start(), ["sh", "-c", f"echo mine; {child} & exit 6"])
-    assert time.monotonic() - begun < 20
+    assert within(time.monotonic() - begun, 20)
     assert ran.exited == Exited(exit_code=6, truncated=True)
     assert b"mine\n" in ran.stdout
     assert len(ran.stdout) < 64_000_000  # the output of `yes` until its exit, not endless
@@ -155,4 +156,4 @@ def test_a_slow_worker_does_not_slow_the_others(world: World) -> None:
         await executor.aclose()
         return got
 
-    assert asyncio.run(asyncio.wait_for(main(), 20)) == bytes(1_000_000)
+    assert asyncio.run(asyncio.wait_for(main(), 100)) == bytes(1_000_000)

@@ -14,12 +14,13 @@ from atlctl.backends.base import StopResult
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.model import Job, State
 from tests.contract.world import World, eventually
+from tests.support.pace import within
 from tests.support.proc import wait_until
 
 
-def stop(world: World, job: Job, indexes: Sequence[int] | None = None, grace: float = 5.0) -> list[StopResult]:
+def stop(world: World, job: Job, indexes: Sequence[int] | None = None, grace: float = 30.0) -> list[StopResult]:
     workers = job.workers if indexes is None else [job.workers[index] for index in indexes]
-    return list(asyncio.run(asyncio.wait_for(world.backend.stop(job, workers, grace), 20)))
+    return list(asyncio.run(asyncio.wait_for(world.backend.stop(job, workers, grace), 100)))
 
 
 def load(world: World, name: str = "job") -> Job:
@@ -137,7 +138,8 @@ def test_stop_kills_after_the_grace(local: World) -> None:
     assert wait_until(lambda: asyncio.run(local.backend.read_file(job, job.workers[0], "up", 1)) == b"")
     begun = time.monotonic()
     results = stop(local, job, grace=0.4)
-    assert 0.4 < time.monotonic() - begun < 10
+    assert (seconds := time.monotonic() - begun) > 0.4
+    assert within(seconds, 10)
     assert [result.how for result in results] == ["killed"]
     assert local.inside(job) == []
 
@@ -156,7 +158,7 @@ def test_stop_leaves_nothing_and_wastes_no_grace(local: World, script: str) -> N
     assert wait_until(lambda: asyncio.run(local.backend.read_file(job, job.workers[0], "up", 1)) == b"")
     begun = time.monotonic()
     assert [result.how for result in stop(local, job, grace=30.0)] == ["terminated"]
-    assert time.monotonic() - begun < 10
+    assert within(time.monotonic() - begun, 10)
     assert local.inside(job) == []
 
 
@@ -167,7 +169,7 @@ def test_stop_ends_commands_executed_in_a_worker(local: World) -> None:
         assert client.stdout.readline() == b"started\n"
         stop(local, job)
         assert local.inside(job) == []
-        client.wait(30)
+        client.wait(100)
 
 
 def test_stop_of_some_workers(local: World) -> None:
@@ -216,7 +218,7 @@ def test_two_stops_at_once_both_wait_for_the_end(local: World) -> None:
 
         return list(await asyncio.gather(one(), one()))
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) == [False, False]
+    assert asyncio.run(asyncio.wait_for(main(), 100)) == [False, False]
 
 
 def test_a_second_stop_may_be_less_patient(local: World) -> None:
@@ -224,14 +226,14 @@ def test_a_second_stop_may_be_less_patient(local: World) -> None:
     assert wait_until(lambda: asyncio.run(local.backend.read_file(job, job.workers[0], "up", 1)) == b"")
 
     async def main() -> float:
-        patient = asyncio.create_task(_stopped(local, job, 60.0))
+        patient = asyncio.create_task(_stopped(local, job, 600.0))
         await asyncio.sleep(0.2)
         begun = time.monotonic()
         await _stopped(local, job, 0.1)
         await patient
         return time.monotonic() - begun
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) < 20
+    assert asyncio.run(asyncio.wait_for(main(), 100)) < 20
 
 
 async def _stopped(local: World, job: Job, grace: float) -> Sequence[StopResult]:
@@ -251,7 +253,7 @@ def test_a_job_started_anew_under_the_same_name_is_left_alone(local: World) -> N
 
 
 def file(world: World, job: Job, path: str, limit: int = 1000) -> bytes | None:
-    return asyncio.run(asyncio.wait_for(world.backend.read_file(job, job.workers[0], path, limit), 30))
+    return asyncio.run(asyncio.wait_for(world.backend.read_file(job, job.workers[0], path, limit), 100))
 
 
 def test_files_as_the_worker_sees_them(world: World) -> None:

@@ -14,6 +14,7 @@ from atlctl.fanout.outcome import EndKind
 from atlctl.jobs.model import Job
 from tests.contract.drive import executing, fan_out
 from tests.contract.world import World, eventually
+from tests.support.pace import within
 from tests.support.proc import wait_until
 
 DOUBLE_FORKED = """
@@ -86,28 +87,29 @@ async def begin_and_end(
 def test_an_ended_command_is_gone_with_its_children(world: World, name: str, settled: bool) -> None:
     job = world.start()
     begun = time.monotonic()
-    proven, last = asyncio.run(asyncio.wait_for(begin_and_end(world, job, COMMANDS[name], 30.0, settled=settled), 40))
+    proven, last = asyncio.run(asyncio.wait_for(begin_and_end(world, job, COMMANDS[name], 30.0, settled=settled), 100))
     assert proven
     assert left(world, job) == [], "proven means gone"
     assert isinstance(last, Exited)
     assert last.exit_code != 0
-    assert time.monotonic() - begun < 10, "no grace is spent where SIGTERM is enough"
+    assert within(time.monotonic() - begun, 10), "no grace is spent where SIGTERM is enough"
 
 
 @pytest.mark.parametrize("name", DEAF)
 def test_what_ignores_sigterm_is_killed_after_the_grace(world: World, name: str) -> None:
     job = world.start()
     begun = time.monotonic()
-    proven, _ = asyncio.run(asyncio.wait_for(begin_and_end(world, job, DEAF[name], 0.5), 30))
+    proven, _ = asyncio.run(asyncio.wait_for(begin_and_end(world, job, DEAF[name], 0.5), 100))
     assert proven
     assert left(world, job) == []
-    assert 0.5 < time.monotonic() - begun < 10
+    assert (seconds := time.monotonic() - begun) > 0.5
+    assert within(seconds, 10)
 
 
 def test_a_command_may_clean_up(world: World) -> None:
     argv = ["sh", "-c", "trap 'sleep 0.2; touch cleaned; exit 7' TERM; echo begun; sleep 4115 & wait"]
     job = world.start()
-    proven, last = asyncio.run(begin_and_end(world, job, argv, 5.0))
+    proven, last = asyncio.run(begin_and_end(world, job, argv, 30.0))
     assert proven
     assert isinstance(last, Exited)
     assert last.exit_code == 7
@@ -118,7 +120,7 @@ def test_a_script_does_not_go_on_to_its_next_command(world: World) -> None:
     job = world.start()
     argv = ["sh", "-c", "echo begun; sleep 4124; touch went-on; sleep 4125; touch went-on"]
     for _ in range(5):
-        proven, last = asyncio.run(begin_and_end(world, job, argv, 5.0))
+        proven, last = asyncio.run(begin_and_end(world, job, argv, 30.0))
         assert proven
         assert isinstance(last, Exited)
         assert last.signal == 15
@@ -127,7 +129,7 @@ def test_a_script_does_not_go_on_to_its_next_command(world: World) -> None:
 
 def test_ending_twice(world: World) -> None:
     job = world.start()
-    proven, _ = asyncio.run(asyncio.wait_for(begin_and_end(world, job, COMMANDS["plain"], 1.0, twice=True), 30))
+    proven, _ = asyncio.run(asyncio.wait_for(begin_and_end(world, job, COMMANDS["plain"], 1.0, twice=True), 100))
     assert proven
 
 
@@ -141,7 +143,7 @@ def test_ending_before_the_start(world: World) -> None:
             assert len(events) == 1
             assert isinstance(events[0], FailedToStart)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
     assert left(world, job) == []
 
 
@@ -156,7 +158,7 @@ def test_ending_a_command_that_has_ended_ends_its_children(world: World) -> None
             assert await execution.end(1.0)
             assert left(world, job) == []
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
 
 
 def test_a_background_process_outlives_its_command(world: World) -> None:
@@ -167,7 +169,7 @@ def test_a_background_process_outlives_its_command(world: World) -> None:
         async with executing(world, job, ["sh", "-c", "sleep 4118 >/dev/null 2>&1 & exit 0"]) as execution:
             assert [event async for event in execution][-1] == Exited(exit_code=0)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
     time.sleep(0.1)
     assert wait_until(lambda: left(world, job) == ["sleep 4118"])
 
@@ -188,7 +190,7 @@ def test_two_commands_in_one_worker_are_two(world: World) -> None:
             await run.aclose()
         await executor.aclose()
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
     assert left(world, job) == []
 
 
@@ -201,7 +203,7 @@ def test_giving_an_executor_back_ends_what_still_runs(world: World) -> None:
                 if isinstance(event, Output):
                     return
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
     assert wait_until(lambda: not left(world, job))
 
 
@@ -215,8 +217,8 @@ def test_cancellation_leaves_no_process(world: World) -> None:
 def test_deadline(world: World) -> None:
     job = world.start(workers=2)
     begun = time.monotonic()
-    outcomes, kept = fan_out(world, job, ["sh", "-c", "echo begun; sleep 4123"], Limits(timeout=0.5))
-    assert time.monotonic() - begun < 10
+    outcomes, kept = fan_out(world, job, ["sh", "-c", "echo begun; sleep 4123"], Limits(timeout=1.5))
+    assert within(time.monotonic() - begun, 10)
     assert [(o.kind, o.code, o.may_still_run) for o in outcomes] == [(EndKind.TIMEOUT, 124, False)] * 2
     assert set(kept.output_of.values()) == {b"begun\n"}
     assert left(world, job) == []
@@ -245,9 +247,9 @@ def test_a_long_grace_dies_with_its_client(world: World) -> None:
                 if isinstance(event, Output):
                     ending = asyncio.create_task(execution.end(600.0))
                     await asyncio.sleep(0.1)
+                    assert left(world, job)
                     ending.cancel()
                     return
 
-    asyncio.run(asyncio.wait_for(main(), 30))
-    assert left(world, job)
+    asyncio.run(asyncio.wait_for(main(), 100))
     assert wait_until(lambda: not left(world, job)), left(world, job)

@@ -13,6 +13,7 @@ from atlctl.fanout.outcome import EndKind
 from tests.contract.drive import Ran, collect, execute, executing, fan_out
 from tests.contract.test_bytes import EVERY_BYTE
 from tests.contract.world import World
+from tests.support.pace import within
 
 SIZE = TerminalSize(columns=91, rows=27)
 
@@ -50,7 +51,7 @@ def test_a_command_that_closes_its_input_early(world: World) -> None:
             ran = await collect(execution, feed)
             return ran, taken[0]
 
-    ran, taken = asyncio.run(asyncio.wait_for(main(), 30))
+    ran, taken = asyncio.run(asyncio.wait_for(main(), 100))
     # Over a network the client does not learn that the input is not read.
     assert not taken or job.backend != "local"
     assert ran.stdout == b"done\n"
@@ -71,7 +72,7 @@ def test_a_pending_write_ends_with_the_execution(world: World) -> None:
             await execution.aclose()
             return await writing
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) is False
+    assert asyncio.run(asyncio.wait_for(main(), 100)) is False
 
 
 def test_input_for_many(world: World) -> None:
@@ -122,7 +123,7 @@ def test_a_terminal_is_resized(world: World, after_input: bool) -> None:
                     execution.resize(TerminalSize(columns=40, rows=10))
         return ran
 
-    ran = asyncio.run(asyncio.wait_for(main(), 30))
+    ran = asyncio.run(asyncio.wait_for(main(), 100))
     assert b"10 40" in ran.stdout
     assert ran.exited == Exited(exit_code=3)
 
@@ -148,6 +149,6 @@ def test_the_commands_terminal_is_its_own_session(world: World) -> None:
         return ran
 
     begun = time.monotonic()
-    ended = asyncio.run(asyncio.wait_for(main(), 30)).exited
+    ended = asyncio.run(asyncio.wait_for(main(), 100)).exited
     assert ended == Exited(signal=2) or (job.backend != "local" and ended == Exited(exit_code=130))
-    assert time.monotonic() - begun < 20
+    assert within(time.monotonic() - begun, 20)

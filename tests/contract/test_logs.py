@@ -12,6 +12,7 @@ import pytest
 from atlctl.backends.base import LogLine, LogRequest
 from atlctl.jobs.model import Job
 from tests.contract.world import World, eventually
+from tests.support.pace import within
 
 
 def sh(script: str) -> list[str]:
@@ -25,7 +26,7 @@ def read(world: World, job: Job, request: LogRequest | None = None, index: int =
             found.extend(batch)
         return found
 
-    return asyncio.run(asyncio.wait_for(main(), 30))
+    return asyncio.run(asyncio.wait_for(main(), 100))
 
 
 def ended(world: World, script: str, workers: int = 1) -> Job:
@@ -135,16 +136,16 @@ async def follow(
 
 def test_follow_ends_with_the_worker_and_misses_nothing(world: World) -> None:
     job = world.start(sh("i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); sleep 0.002; done; printf last"))
-    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True)), 20))
+    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True)), 100))
     assert found == [*(b"%d" % i for i in range(300)), b"last"]
 
 
 def test_follow_shows_a_line_soon(world: World) -> None:
     job = world.start(sh("echo first; sleep 4200"))
     begun = time.monotonic()
-    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True), lambda f: bool(f)), 30))
+    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True), lambda f: bool(f)), 100))
     assert found == [b"first"]
-    assert time.monotonic() - begun < 20
+    assert within(time.monotonic() - begun, 20)
 
 
 def test_follow_from_the_tail(world: World, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_follow_from_the_tail(world: World, tmp_path: Path) -> None:
             gate.touch()
         return False
 
-    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True, tail=1), opens), 30))
+    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True, tail=1), opens), 100))
     assert found == [b"3", b"4"]
 
 
@@ -171,7 +172,7 @@ def test_follow_ends_when_the_worker_is_lost(local: World) -> None:
         local.lose(job)
         return await following
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) == [b"here"]
+    assert asyncio.run(asyncio.wait_for(main(), 100)) == [b"here"]
     # A worker that can no longer be reached still has a log.
     assert texts(read(local, job)) == [b"here"]
 

@@ -114,7 +114,7 @@ def test_a_worker_that_ends_while_a_command_runs_in_it(world: World) -> None:
         with pytest.raises(TimeoutError):
             asyncio.run(asyncio.wait_for(main(), 2))
         return
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
     # As in a container whose first process ends: the command is killed with it, and this is never a success. For a pod
     # only the end of the shell that ran the command is known.
     assert isinstance(ends[-1], Lost) if job.backend == "kubernetes" else ends[-1] == Exited(signal=signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_a_loss_is_lost_and_never_a_success(world: World) -> None:
             assert await execution.end(0.1) is False
             return ran.end
 
-    end = asyncio.run(asyncio.wait_for(main(), 30))
+    end = asyncio.run(asyncio.wait_for(main(), 100))
     assert isinstance(end, Lost)
     assert end.reason
     found = job

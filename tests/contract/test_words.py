@@ -123,7 +123,7 @@ def test_a_long_command_line_runs_or_is_refused(world: World, size: int) -> None
         await executor.aclose()
         return kinds, rest
 
-    kinds, rest = asyncio.run(asyncio.wait_for(main(), 30))
+    kinds, rest = asyncio.run(asyncio.wait_for(main(), 100))
     # A server accepts less than a kernel.
     runs = job.backend == "local" and size == 1_000_000
     assert kinds == (["Started", "Exited"] if runs else ["FailedToStart"])

@@ -121,7 +121,7 @@ def environment(pid: int) -> set[bytes]:
         return set()
 
 
-def eventually(world: World, name: str, predicate: Callable[[Job], object], timeout: float = 30.0) -> Job:
+def eventually(world: World, name: str, predicate: Callable[[Job], object], timeout: float = 100.0) -> Job:
     """The job as soon as it satisfies `predicate`. Fails the test after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:

@@ -268,7 +268,7 @@ class Fleet:
 def fleet(serving: Serving, home: Path) -> Iterator[Fleet]:
     with ExitStack() as resources:
         yield Fleet(serving, home, resources)
-    assert proc.wait_until(lambda: not serving.running(), 15), serving.running()
+    assert proc.wait_until(lambda: not serving.running()), serving.running()
 
 
 def outcomes(stdout: bytes) -> dict[str, dict[str, Any]]:

@@ -343,13 +343,13 @@ def test_too_few_descriptors_are_told_with_the_way_out(jobs: Registry) -> None:
         "preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)),
     }
     with jobs.popen("exec", "-j", "thirty", "--all", "true", **limit) as run:
-        stdout, stderr = run.communicate(timeout=20)
+        stdout, stderr = run.communicate(timeout=100)
     assert (stdout, run.returncode) == (b"", 1)
     message, hint = problem(stderr)
     assert "open files are needed, the limit is 128" in message
     assert "--batch" in hint
     with jobs.popen("exec", "-j", "thirty", "--all", "--batch", "4", "true", **limit) as run:
-        stdout, stderr = run.communicate(timeout=20)
+        stdout, stderr = run.communicate(timeout=100)
     assert (stderr, run.returncode) == (b"ok: worker-[0-29] (30)\n", 0)
 
 

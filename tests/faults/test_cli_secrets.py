@@ -62,7 +62,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("exec", "-j", "job", "--retry-failed"),
     ("exec", "-j", "job", "--all", "-o", "json", "--", "false", "--token", WORD),
     ("exec", "-j", "job", "--all", "--", "no-such-program", "--token", WORD),
-    ("exec", "-j", "job", "--all", "--timeout", "0.1", "--", "sh", "-c", "sleep 9", "--token", WORD),
+    ("exec", "-j", "job", "--all", "--timeout", "0.1", "--", "sh", "-c", "sleep 999", "--token", WORD),
     ("exec", "-j", "ended", "--", "curl", "-H", f"Authorization: Bearer {WORD}"),
     ("exec", "-j", "job", "curl", "--token", WORD, "--all"),
     ("exec", "job", "curl", "--password", WORD),
@@ -117,7 +117,7 @@ def test_no_command_line_but_what_the_user_typed_tells_it(jobs: Registry) -> Non
         assert proc.wait_until(lambda: len(jobs.commands("sleep 981")) == 2)
         shown = [process.command for process in jobs.running()]
         run.terminate()
-        run.communicate(timeout=30)
+        run.communicate(timeout=100)
     assert any("supervisor" in command for command in shown)
     assert not [command for command in shown for canary in CANARIES if canary in command]
 

@@ -14,6 +14,7 @@ import pytest
 from tests.integration.local import Registry, registry
 from tests.integration.terminal import Terminal
 from tests.support import proc
+from tests.support.pace import within
 
 WORKERS = 64
 #: Maximum seconds from the signal to the prompt.
@@ -30,7 +31,7 @@ def jobs() -> Iterator[Registry]:
 
 
 def all_run(jobs: Registry, count: int) -> bool:
-    return proc.wait_until(lambda: len(jobs.commands(SLEEP)) == count, 20, 0.1)
+    return proc.wait_until(lambda: len(jobs.commands(SLEEP)) == count, interval=0.1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda n: n.name)
@@ -40,7 +41,7 @@ def test_within_two_seconds_the_prompt_is_back_and_nothing_lives(
 ) -> None:
     """One of three times, on a machine that has other work."""
     times = (end_by(jobs, number, ("-i",) if stdin else ()) for _ in range(3))
-    assert any(seconds < SECONDS for seconds in times)
+    assert any(within(seconds, SECONDS) for seconds in times)
 
 
 def end_by(jobs: Registry, number: signal.Signals, options: tuple[str, ...]) -> float:
@@ -51,8 +52,8 @@ def end_by(jobs: Registry, number: signal.Signals, options: tuple[str, ...]) -> 
         assert all_run(jobs, WORKERS)
         begun = time.monotonic()
         run.send_signal(number)
-        _, stderr = run.communicate(timeout=20)
-        assert proc.wait_until(lambda: not jobs.commands(SLEEP), 30, 0.05), len(jobs.commands(SLEEP))
+        _, stderr = run.communicate(timeout=100)
+        assert proc.wait_until(lambda: not jobs.commands(SLEEP), interval=0.05), len(jobs.commands(SLEEP))
         seconds = time.monotonic() - begun
     os.close(reading)
     os.close(writing)
@@ -70,7 +71,7 @@ def test_ctrl_c_typed_on_a_terminal(jobs: Registry) -> None:
         begun = time.monotonic()
         terminal.type(b"\x03")
         assert terminal.code() == 130
-        assert time.monotonic() - begun < SECONDS
+        assert within(time.monotonic() - begun, SECONDS)
         assert terminal.mode() == terminal.before
     assert not jobs.commands(SLEEP)
     assert b"Traceback" not in terminal.screen
@@ -92,9 +93,9 @@ def test_a_command_that_ignores_sigterm_is_killed_all_the_same(jobs: Registry) -
         assert all_run(jobs, 2)
         begun = time.monotonic()
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=20)
+        run.communicate(timeout=100)
     assert run.returncode == 130
-    assert time.monotonic() - begun < SECONDS + 1
+    assert within(time.monotonic() - begun, SECONDS + 1)
     assert not jobs.running(SLEEP)
 
 
@@ -103,7 +104,7 @@ def test_what_has_left_its_session_is_ended_too(jobs: Registry) -> None:
     with jobs.popen("exec", "-j", "few", "-w", "0", "--", "sh", "-c", script, stdout=-1, stderr=-1) as run:
         assert all_run(jobs, 2)
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=20)
+        run.communicate(timeout=100)
     assert run.returncode == 130
     assert proc.wait_until(lambda: not jobs.commands(SLEEP))
 
@@ -114,7 +115,7 @@ def test_a_stopped_command_is_ended_too(jobs: Registry) -> None:
         for process in jobs.commands(SLEEP):
             os.kill(process.pid, signal.SIGSTOP)
         run.send_signal(signal.SIGTERM)
-        run.communicate(timeout=20)
+        run.communicate(timeout=100)
     assert run.returncode == 143
     assert not jobs.commands(SLEEP)
 
@@ -128,7 +129,7 @@ def test_the_second_ctrl_c_leaves_at_once_and_names_what_may_still_run(jobs: Reg
         terminal.wait_for(b"ending the command on worker-[0-1]")
         terminal.type(b"\x03")
         assert terminal.code() == 130
-        assert time.monotonic() - begun < 4
+        assert within(time.monotonic() - begun, 4)
         assert terminal.mode() == terminal.before
     assert b"may still run: worker-[0-1]\r\n" in terminal.screen
     # The guard still ends them.
@@ -142,8 +143,8 @@ def test_a_supervisor_that_hangs_is_named_and_not_waited_for(jobs: Registry) -> 
         os.kill(jobs.supervisor("hung"), signal.SIGSTOP)
         begun = time.monotonic()
         run.send_signal(signal.SIGINT)
-        _, stderr = run.communicate(timeout=20)
-        assert time.monotonic() - begun < 15
+        _, stderr = run.communicate(timeout=100)
+        assert within(time.monotonic() - begun, 15)
     assert run.returncode == 130
     assert b"may still run: worker-[0-1] (2)\n" in stderr
     os.kill(jobs.supervisor("hung"), signal.SIGCONT)
@@ -181,7 +182,7 @@ def test_a_reader_that_has_gone_ends_everything_silently(jobs: Registry, form: t
         if form != ("--gather",):
             assert os.read(reading, 1)
         os.close(reading)
-        _, stderr = run.communicate(timeout=30)
+        _, stderr = run.communicate(timeout=100)
     assert (run.returncode, stderr) == (141, b"")
     assert proc.wait_until(lambda: not jobs.running("echo line"))
 
@@ -204,7 +205,7 @@ def test_every_command_is_silent_when_its_reader_has_gone(jobs: Registry, words:
     os.close(reading)
     with jobs.popen(*words, stdout=writing, stderr=-1) as run:
         os.close(writing)
-        _, stderr = run.communicate(timeout=30)
+        _, stderr = run.communicate(timeout=100)
     # Notes about the job are not errors.
     assert [line for line in stderr.splitlines() if not line.startswith(b"note: ")] == []
     assert run.returncode == 141
@@ -216,5 +217,5 @@ def test_a_reader_of_stderr_that_has_gone_costs_no_output(jobs: Registry) -> Non
     words = ("exec", "-j", "few", "-w", "0", "--", "sh", "-c", "echo e >&2; echo out")
     with jobs.popen(*words, stdout=-1, stderr=writing) as run:
         os.close(writing)
-        stdout, _ = run.communicate(timeout=30)
+        stdout, _ = run.communicate(timeout=100)
     assert (stdout, run.returncode) == (b"out\n", 0)

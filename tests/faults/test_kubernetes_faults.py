@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import subprocess
@@ -22,6 +23,7 @@ from tests.soak import kubernetes as many
 from tests.soak import output
 from tests.support import proc
 from tests.support.cli import Result, popen_cli
+from tests.support.pace import slowness, within
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,9 @@ def started(cluster: Cluster, *words: str, kubeconfig: str = "") -> subprocess.P
 def test_a_hundred_workers_with_every_sort_of_fault(server: Server) -> None:
     """`make soak` runs the same with 1,000 workers and 20 seeds."""
     cluster = Cluster(server)
-    wrong = many.run(cluster, 100, 4711, Path.cwd(), connect=8)
+    # A busy machine needs longer to start a hundred commands; those that stall are waited for as long. After 30 s of
+    # silence a command counts as lost.
+    wrong = many.run(cluster, 100, 4711, Path.cwd(), connect=min(28, math.ceil(8 * slowness())))
     assert not wrong, "\n".join(wrong)
     assert not many.left(cluster, 100)
     server.clear_faults()
@@ -75,7 +79,6 @@ def test_the_judge_of_that_sees_a_success_that_was_none() -> None:
     ]
 
 
-@pytest.mark.timeout(120)
 def test_every_byte_of_outputs_of_megabytes_arrives_and_is_told_so(tmp_path: Path) -> None:
     """`python -m tests.soak.output kubernetes` makes 500 such runs."""
     with output.on_kubernetes(4, tmp_path, 0) as way:
@@ -135,10 +138,10 @@ def test_characters_that_are_split_over_frames_are_whole(cluster: Cluster, size:
 
 def test_a_server_that_is_silent_after_the_start_times_out(cluster: Cluster) -> None:
     cluster.server.fault("stall", name="job-worker-0")
-    run = execute(cluster, "--all", "--connect-timeout", "2", "--", "echo", "out")
+    run = execute(cluster, "--all", "--connect-timeout", "5", "--", "echo", "out")
     assert run.code == 124
     assert run.stdout == b"worker-1: out\n"
-    assert b"timed out: worker-0 (1): not started within 2 s\n" in run.stderr
+    assert b"timed out: worker-0 (1): not started within 5 s\n" in run.stderr
     assert b"may still run: worker-0 (1)\n" in run.stderr
 
 
@@ -149,7 +152,7 @@ def test_a_server_that_never_tells_the_exit_is_not_waited_for(cluster: Cluster) 
     run = execute(cluster, "-w", "0", "--", "sh", "-c", "echo out; exit 5")
     assert (run.stdout, run.code) == (b"out\n", 5)
     assert b"later output not shown: worker-0 (1)\n" in run.stderr
-    assert time.monotonic() - begun < 20
+    assert within(time.monotonic() - begun, 20)
 
 
 def test_a_command_whose_request_got_no_answer_may_have_run(cluster: Cluster) -> None:
@@ -184,7 +187,7 @@ def test_a_refused_read_has_a_clear_line_and_its_code(cluster: Cluster, status: 
     assert (run.stdout, run.code) == (b"", code), error
     assert words in error
     assert "\x1b" not in error
-    assert time.monotonic() - begun < 45
+    assert within(time.monotonic() - begun, 45)
 
 
 def test_patience_that_is_asked_for_is_given(cluster: Cluster) -> None:
@@ -221,7 +224,7 @@ def test_a_token_that_expires_mid_run_ends_nothing_that_runs(cluster: Cluster) -
         assert run.stdout is not None
         assert {run.stdout.readline() for _ in range(2)} == {b"worker-0: up\n", b"worker-1: up\n"}
         cluster.server.expire("brief")
-        stdout, stderr = run.communicate(timeout=20)
+        stdout, stderr = run.communicate(timeout=100)
     assert (sorted(stdout.splitlines()), run.returncode) == ([b"worker-0: over", b"worker-1: over"], 0)
     assert b"ok: worker-[0-1] (2)\n" in stderr
     after = cluster.cli("ps", "job", env={"KUBECONFIG": path})
@@ -235,7 +238,7 @@ def test_a_server_that_is_not_there_is_255(cluster: Cluster) -> None:
     run = cluster.cli("ps", "job", env={"KUBECONFIG": path}, timeout=50)
     assert run.code == 255
     assert "127.0.0.1:1 cannot be reached" in problem(run.stderr)[0]
-    assert time.monotonic() - begun < 20
+    assert within(time.monotonic() - begun, 20)
 
 
 # Answers that never end
@@ -308,10 +311,10 @@ def test_the_users_own_deadline_bounds_a_server_that_drips(cluster: Cluster) -> 
     ]
     for run in runs:
         with run:
-            _, stderr = run.communicate(timeout=25)
+            _, stderr = run.communicate(timeout=100)
         assert run.returncode == 124, stderr
         assert "could not be asked for within 5 s" in problem(stderr.partition(b"...\n")[2])[0]
-    assert time.monotonic() - begun < 25
+    assert within(time.monotonic() - begun, 25)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +354,7 @@ def test_a_watch_goes_on_when_the_server_is_back(cluster: Cluster) -> None:
         assert run.poll() is None
         cluster.server.remove("PyTorchJob", "watched", api_version="kubeflow.org/v1")
         cluster.server.remove("Pod", "watched-worker-0")
-        stdout, stderr = run.communicate(timeout=30)
+        stdout, stderr = run.communicate(timeout=100)
     assert waits.endswith(b"; waiting for it (Ctrl-C ends this)\n")
     assert (stdout, run.returncode) == (b"", 3), stderr
 
@@ -366,7 +369,7 @@ def test_a_kubelet_that_was_stopped_is_given_up_and_the_wait_is_told(cluster: Cl
     assert run.stderr.count(b"waiting for the API server") == 1
     assert run.stderr.count(b"waiting for the log of worker-0: the API server answered 500: error dialing") == 1
     assert b"the node of pod still-worker-0 does not answer" in run.stderr
-    assert time.monotonic() - begun < 45
+    assert within(time.monotonic() - begun, 45)
 
 
 # Disappearing pods
@@ -379,7 +382,7 @@ def test_a_pod_that_is_deleted_mid_exec_is_no_success(cluster: Cluster) -> None:
         assert run.stdout is not None
         assert {run.stdout.readline() for _ in range(2)} == {b"worker-0: up\n", b"worker-1: up\n"}
         cluster.server.remove("Pod", "deleted-worker-1")
-        stdout, stderr = run.communicate(timeout=20)
+        stdout, stderr = run.communicate(timeout=100)
     assert stdout == b"worker-0: over\n"
     assert run.returncode == 255
     assert b"ok: worker-0 (1)\nlost: worker-1 (1): " in stderr
@@ -393,7 +396,7 @@ def test_a_container_that_restarts_mid_exec_is_no_success(cluster: Cluster) -> N
         assert run.stdout is not None
         assert run.stdout.readline() == b"up\n"
         cluster.server.kill("restarted-worker-0")
-        stdout, stderr = run.communicate(timeout=20)
+        stdout, stderr = run.communicate(timeout=100)
     assert stdout == b""
     assert run.returncode == 255, stderr
     assert execute(cluster, "-w", "0", "echo", "again", job="restarted").stdout == b"again\n"
@@ -403,12 +406,12 @@ def test_a_container_that_restarts_mid_exec_is_no_success(cluster: Cluster) -> N
 
 def test_a_node_that_dies_mid_exec_is_lost(cluster: Cluster) -> None:
     cluster.pytorchjob("dying", 1, run=True, nodeName="node-dying")
-    words = ("exec", "-j", "dying", "-w", "0", "--", "sh", "-c", "echo up; sleep 30")
+    words = ("exec", "-j", "dying", "-w", "0", "--", "sh", "-c", "echo up; sleep 1030")
     with started(cluster, *words) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"up\n"
         cluster.server.node("node-dying", up=False)
-        _, stderr = run.communicate(timeout=20)
+        _, stderr = run.communicate(timeout=100)
     assert run.returncode == 255
     assert b"lost: worker-0 (1): " in stderr
     assert execute(cluster, "-w", "0", "true", job="dying").code == 255
@@ -438,7 +441,7 @@ def test_one_slow_worker_does_not_hold_up_the_other(cluster: Cluster) -> None:
     cluster.server.fault("slow", name="job-worker-0", seconds=0.3)
     script = 'for i in 1 2 3 4 5; do echo "$i"; sleep 0.05; done'
     with started(cluster, "exec", "-j", "job", "--all", "--", "sh", "-c", script) as run:
-        stdout, _ = run.communicate(timeout=20)
+        stdout, _ = run.communicate(timeout=100)
     lines = stdout.splitlines()
     assert len(lines) == 10
     assert run.returncode == 0
@@ -452,10 +455,10 @@ def test_stderr_after_the_end_of_stdout_comes_too(cluster: Cluster) -> None:
 
 def test_a_child_that_keeps_the_pipe_open_holds_nobody_up(cluster: Cluster) -> None:
     begun = time.monotonic()
-    run = execute(cluster, "-w", "0", "--", "sh", "-c", "sleep 31.5 & echo out; exit 4")
+    run = execute(cluster, "-w", "0", "--", "sh", "-c", "sleep 1031.5 & echo out; exit 4")
     assert (run.stdout, run.code) == (b"out\n", 4)
-    assert time.monotonic() - begun < 10
+    assert within(time.monotonic() - begun, 10)
     for process in cluster.server.processes("job-worker-0"):
-        if process["command"] == "sleep 31.5":
+        if process["command"] == "sleep 1031.5":
             subprocess.run(["kill", str(process["pid"])], check=True)
-    assert proc.wait_until(lambda: not proc.named("sleep 31.5"))
+    assert proc.wait_until(lambda: not proc.named("sleep 1031.5"))

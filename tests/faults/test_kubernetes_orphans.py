@@ -17,6 +17,7 @@ from tests.integration.stopping import Cluster
 from tests.integration.terminal import Terminal
 from tests.support import proc
 from tests.support.cli import popen_cli
+from tests.support.pace import within
 
 WORKERS = 64
 SLEEP = ("sleep", "1000.25")
@@ -57,7 +58,6 @@ def start(cluster: Cluster, job: str, *words: str, **streams: Any) -> subprocess
     return popen_cli("exec", "-j", job, *words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **streams)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
 @pytest.mark.parametrize("options", [(), ("-i",)], ids=" ".join)
 def test_of_64_commands_none_is_left(cluster: Cluster, number: signal.Signals, options: tuple[str, ...]) -> None:
@@ -70,7 +70,7 @@ def test_of_a_few_commands_none_is_left_and_that_is_proven(
     cluster: Cluster, number: signal.Signals, options: tuple[str, ...]
 ) -> None:
     seconds, stderr = end_by(cluster, "few", 2, number, options)
-    assert seconds < 15
+    assert within(seconds, 15)
     assert b"may still run" not in stderr
     assert b"not guarded" not in stderr
 
@@ -81,7 +81,7 @@ def end_by(
     """The seconds from the signal to the prompt, and stderr. Processes left in the pods fail the test."""
     reading, writing = os.pipe()
     with start(cluster, job, "--all", *options, "--", *SLEEP, stdin=reading) as run:
-        assert proc.wait_until(lambda: running(cluster, job, count) == count, 40, 0.2)
+        assert proc.wait_until(lambda: running(cluster, job, count) == count, interval=0.2)
         begun = time.monotonic()
         run.send_signal(number)
         _, stderr = run.communicate(timeout=40)
@@ -112,7 +112,7 @@ def test_the_second_ctrl_c_leaves_at_once_and_the_pods_end_them_all_the_same(
         begun = time.monotonic()
         terminal.type(b"\x03")
         assert terminal.code() == 130
-        assert time.monotonic() - begun < 4
+        assert within(time.monotonic() - begun, 4)
         assert terminal.mode() == terminal.before
     assert b"may still run: worker-[0-1]\r\n" in terminal.screen
     assert gone(cluster, "few", 2), inside(cluster, "few", 2)
@@ -123,9 +123,9 @@ def test_input_whose_client_is_killed_before_the_watcher_reads_starts_nothing(cl
     cluster.server.fault("delay", name="few-worker-*", seconds=2)
     words = ("--all", "-i", "--", "sh", "-c", f"touch {tmp_path}/begun; exec sleep 1000.25")
     with start(cluster, "few", *words, stdin=subprocess.PIPE) as run:
-        assert proc.wait_until(lambda: inside(cluster, "few", 2), 20)
+        assert proc.wait_until(lambda: inside(cluster, "few", 2))
         run.kill()
-        run.communicate(timeout=20)
+        run.communicate(timeout=100)
     cluster.server.clear_faults()
     assert gone(cluster, "few", 2), inside(cluster, "few", 2)
     assert not (tmp_path / "begun").exists()
@@ -135,12 +135,12 @@ def test_input_whose_client_is_killed_before_the_watcher_reads_starts_nothing(cl
 def test_a_wrapper_that_is_killed_is_a_loss_within_seconds(cluster: Cluster, options: tuple[str, ...]) -> None:
     """The command keeps the streams open, so only a query reveals it. Then the command is ended."""
     with start(cluster, "few", "-w", "0", *options, "--", *SLEEP, stdin=subprocess.PIPE) as run:
-        assert proc.wait_until(lambda: running(cluster, "few", 1) == 1, 20)
+        assert proc.wait_until(lambda: running(cluster, "few", 1) == 1)
         wrapper = min(found["pid"] for found in inside(cluster, "few", 1) if "m=$1" in found["command"])
         os.kill(wrapper, signal.SIGKILL)
         begun = time.monotonic()
         assert run.wait(30) == 255
-        assert time.monotonic() - begun < 15, "5 s at rest"
+        assert within(time.monotonic() - begun, 15), "5 s at rest"
         _, stderr = run.communicate()
     assert b"lost: worker-0 (1): the shell that ran the command was killed: output may be incomplete\n" in stderr
     assert gone(cluster, "few", 1), inside(cluster, "few", 1)
@@ -150,7 +150,7 @@ def test_a_network_that_is_cut_leaves_nothing(cluster: Cluster) -> None:
     """The server drops the connections: the client reports lost, the pods end the rest."""
     cluster.server.fault("drop-after", name="few-worker-*", seconds=1.5, times=2)
     with start(cluster, "few", "--all", "--", *SLEEP, stdin=subprocess.DEVNULL) as run:
-        _, stderr = run.communicate(timeout=20)
+        _, stderr = run.communicate(timeout=100)
     cluster.server.clear_faults()
     assert run.returncode == 255
     assert b"lost: worker-[0-1] (2): " in stderr
@@ -162,7 +162,7 @@ def test_what_has_left_its_session_is_ended_too(cluster: Cluster) -> None:
     with start(cluster, "few", "-w", "0", "--", "sh", "-c", script, stdin=subprocess.DEVNULL) as run:
         assert proc.wait_until(lambda: running(cluster, "few", 1) == 2)
         run.kill()
-        run.communicate(timeout=30)
+        run.communicate(timeout=100)
     assert gone(cluster, "few", 1), inside(cluster, "few", 1)
 
 
@@ -172,7 +172,7 @@ def test_without_a_shell_the_summary_claims_nothing(cluster: Cluster, number: si
         assert proc.wait_until(lambda: running(cluster, "bare", 2) == 2)
         time.sleep(1)  # a command without a wrapper counts as started after a moment of silence
         run.send_signal(number)
-        _, stderr = run.communicate(timeout=20)
+        _, stderr = run.communicate(timeout=100)
     if number == signal.SIGINT:
         assert run.returncode == 130
         assert b"not guarded: worker-[0-1] (2)\n" in stderr
@@ -186,6 +186,6 @@ def test_without_a_shell_the_summary_claims_nothing(cluster: Cluster, number: si
 
 def test_without_a_shell_a_command_that_ends_is_told_as_not_guarded(cluster: Cluster) -> None:
     with start(cluster, "bare", "--all", "--", "sleep", "0.6", stdin=subprocess.DEVNULL) as run:
-        _, stderr = run.communicate(timeout=20)
+        _, stderr = run.communicate(timeout=100)
     assert run.returncode == 0
     assert stderr.decode().splitlines()[-2:] == ["ok: worker-[0-1] (2)", "not guarded: worker-[0-1] (2)"]

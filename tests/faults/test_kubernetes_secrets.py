@@ -94,7 +94,7 @@ def test_no_command_tells_it_however_loud_and_failing(cluster: Cluster, kind: st
         ("doctor", "-j", "job", "-o", "json"),
         ("stop", "job", "--dry-run"),
         ("exec", "-j", "job", "--all", "--", "no-such-program"),
-        ("exec", "-j", "job", "--all", "--timeout", "0.5", "--", "sleep", "9"),
+        ("exec", "-j", "job", "--all", "--timeout", "0.5", "--", "sleep", "999"),
         ("shell", "-j", "job", "0"),
     ],
     ids=" ".join,
@@ -134,7 +134,7 @@ def test_no_command_line_and_no_environment_of_the_pods_tells_it(cluster: Cluste
             for found in cluster.server.processes(f"job-worker-{index}")
         ]
         run.terminate()
-        run.communicate(timeout=20)
+        run.communicate(timeout=100)
     assert around
     for canary in CANARIES:
         assert not [command for command in shown if canary in command]

@@ -93,7 +93,7 @@ def test_an_exit_code_waits_for_room(local: Local) -> None:
 def test_a_stop_on_a_full_disk_answers(local: Local) -> None:
     job = local.run()
     limit(local, 0)
-    results = asyncio.run(asyncio.wait_for(local.backend.stop(job, job.workers, 5.0), 30))
+    results = asyncio.run(asyncio.wait_for(local.backend.stop(job, job.workers, 5.0), 100))
     assert [result.how for result in results] == ["terminated"]
     assert local.inside(job) == []
     unlimited(local)

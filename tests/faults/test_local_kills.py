@@ -30,7 +30,7 @@ def test_a_killed_supervisor_takes_everything_along(local: Local) -> None:
         assert client.stdout.readline() == b"started\n"
         os.kill(local.supervisor(), signal.SIGKILL)
         assert wait_until(lambda: not local.inside(job, 0) and not local.inside(job, 1))
-        client.wait(30)
+        client.wait(100)
     assert wait_until(lambda: not marked()), "the guard, too"
     found = local.load("job")
     assert found.state is State.LOST
@@ -77,7 +77,7 @@ def test_a_stop_while_the_job_ends_by_itself(local: Local, pause: float) -> None
     """Each worker gets one correct end, and the stop gets a result for each."""
     job = local.sh("sleep 0.02; exit 3", workers=4)
     time.sleep(pause)
-    results = asyncio.run(asyncio.wait_for(local.backend.stop(job, job.workers, 5.0), 30))
+    results = asyncio.run(asyncio.wait_for(local.backend.stop(job, job.workers, 5.0), 100))
     assert {result.how for result in results} <= {"terminated", "already-ended"}
     for result, worker in zip(results, local.ended().workers, strict=True):
         assert worker.state is (State.STOPPED if result.how == "terminated" else State.FAILED)
@@ -89,12 +89,12 @@ def test_a_supervisor_killed_while_it_stops(local: Local) -> None:
     assert wait_until(lambda: all(local.file("work/up", index).exists() for index in range(2)))
 
     async def main() -> list[str]:
-        stopping = asyncio.create_task(local.backend.stop(job, job.workers, 60.0))
+        stopping = asyncio.create_task(local.backend.stop(job, job.workers, 600.0))
         await asyncio.sleep(0.1)
         os.kill(local.supervisor(), signal.SIGKILL)
         return [result.how for result in await stopping]
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) == ["killed", "killed"]
+    assert asyncio.run(asyncio.wait_for(main(), 100)) == ["killed", "killed"]
     assert wait_until(lambda: not marked())
 
 

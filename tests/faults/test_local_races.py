@@ -27,7 +27,7 @@ def test_commands_into_an_ending_worker(local: Local) -> None:
             found.append(await one())
         return found
 
-    for end in asyncio.run(asyncio.wait_for(main(), 20)):
+    for end in asyncio.run(asyncio.wait_for(main(), 100)):
         if isinstance(end, FailedToStart):
             assert end.exit_code == 255
             assert "not running" in end.reason

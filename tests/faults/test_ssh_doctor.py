@@ -22,6 +22,7 @@ from tests.faults.test_ssh_faults import REASONS, bad_hosts
 from tests.integration.sshjobs import tools
 from tests.support.cli import Result
 from tests.support.needs import needs
+from tests.support.pace import within
 
 pytestmark = needs("sshd")
 
@@ -151,7 +152,7 @@ def test_hosts_that_say_nothing_cost_no_more_than_was_asked_for(hosts: Fleet, ki
             hosts.host(f"gpu{index}", "127.0.0.1", hosts.silent() if kind == "silent" else hosts.filtered())
     begun = time.monotonic()
     data, run = doctor(hosts, "--connect-timeout", "1")
-    assert time.monotonic() - begun < 8
+    assert within(time.monotonic() - begun, 8)
     ((status, text, fix),) = checks(data, "ssh.login")
     assert (status, text, run.code) == ("fail", "gpu[0-2] (3): no answer within 1 s", 1)
     assert "ssh -v HOST true" in str(fix)
@@ -181,7 +182,7 @@ def test_an_agent(hosts: Fleet, tmp_path: Path) -> None:
     assert (checks(data, "ssh.login")[0][0], run.code) == ("fail", 1)
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", tmp_path / "agent"], stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 100
         while not (tmp_path / "agent").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -188,7 +188,7 @@ def test_a_login_shell_that_greets_or_is_no_sh(hosts: Fleet, serving: Serving) -
     started = hosts.cli("ssh", "run", "--hostfile", hosts.file(), "--", "sh", "-c", "echo out; exit 4")
     assert started.code == 4, started
     assert b"out\n" in started.stdout
-    assert proc.wait_until(lambda: not serving.running(), 15)
+    assert proc.wait_until(lambda: not serving.running())
 
 
 def test_a_startup_file_that_reads_input(hosts: Fleet) -> None:
@@ -202,5 +202,5 @@ def test_a_startup_file_that_reads_input(hosts: Fleet) -> None:
     run = hosts.cli("exec", *words, "touch", str(touched))
     eating = outcomes(run.stdout)["eating"]
     assert (eating["outcome"], eating["may_still_run"], run.code) == ("timeout", True, 124)
-    assert proc.wait_until(lambda: not hosts.serving.running(), 15)
+    assert proc.wait_until(lambda: not hosts.serving.running())
     assert not touched.exists()

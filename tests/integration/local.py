@@ -68,7 +68,7 @@ class Registry:
     def states(self, job: str) -> list[str]:
         return [worker["state"] for worker in self.data("ps", job)["workers"]]
 
-    def until(self, job: str, state: str, timeout: float = 10) -> None:
+    def until(self, job: str, state: str, timeout: float = 100) -> None:
         """Wait until every worker of the job is in `state`."""
         assert proc.wait_until(lambda: set(self.states(job)) == {state}, timeout), self.states(job)
 

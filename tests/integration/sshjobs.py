@@ -70,7 +70,7 @@ class Site:
             finally:
                 await connections.aclose()
 
-        return asyncio.run(asyncio.wait_for(main(), 50))
+        return asyncio.run(asyncio.wait_for(main(), 100))
 
     def start(self, *words: str, hosts: Mapping[str, Host] = HOSTS, **options: Any) -> Record:
         spec = StartSpec(Argv(words), **{"name": "job", **options})
@@ -89,7 +89,7 @@ class Site:
             found.append(self.look(record))
             return found[-1].state is state
 
-        assert proc.wait_until(reached, 20, 0.1), found[-1]
+        assert proc.wait_until(reached, interval=0.1), found[-1]
         return found[-1]
 
     def log(self, record: Record, name: str, **options: Any) -> list[LogLine]:

@@ -108,7 +108,7 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._terminal, keys)
 
-    def wait_for(self, text: bytes, timeout: float = 40) -> bytes:
+    def wait_for(self, text: bytes, timeout: float = 100) -> bytes:
         """Read until `text` appears in the output since the last wait; returns that output."""
         start = self._seen
         deadline = time.monotonic() + timeout
@@ -122,7 +122,7 @@ class Terminal:
         """Read the output that is available now or in a moment."""
         self._read(0.05)
 
-    def code(self, timeout: float = 40) -> int:
+    def code(self, timeout: float = 100) -> int:
         """Wait for the end of atlctl; returns its exit code, or -N if signal N killed it."""
         deadline = time.monotonic() + timeout
         while not select.select([self._codes], [], [], 0)[0]:

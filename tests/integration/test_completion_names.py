@@ -42,7 +42,7 @@ def tab(*words: str) -> list[str]:
 
 
 def settled() -> None:
-    assert proc.wait_until(lambda: not os.path.lexists(os.path.join(cache.folder(), cache.LOCK)), 30)
+    assert proc.wait_until(lambda: not os.path.lexists(os.path.join(cache.folder(), cache.LOCK)))
 
 
 def config(server: Server, path: Path, **changes: dict[str, Any]) -> None:

@@ -219,7 +219,7 @@ def test_interrupted_nothing_is_half_named_and_nothing_runs(
         folder = "there" if upload else "here"
         assert proc.wait_until(lambda: any(Path(path).stat().st_size for path in files(folder)))
         run.send_signal(number)
-        _, stderr = run.communicate(timeout=20)
+        _, stderr = run.communicate(timeout=100)
     assert proc.wait_until(lambda: not jobs.running("atlctl-cp") and not jobs.running("tar "))
     assert run.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     assert proc.wait_until(lambda: number == signal.SIGKILL or not files(folder)), files(folder)

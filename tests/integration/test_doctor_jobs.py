@@ -21,6 +21,7 @@ from tests.integration.local import Registry, registry
 from tests.integration.stopping import Cluster
 from tests.support import proc
 from tests.support.cli import run_cli
+from tests.support.pace import within
 
 #: The folder of this suite's Python, which has torch.
 BIN = Path(sys.executable).parent
@@ -139,7 +140,7 @@ def test_a_server_that_says_nothing_is_given_up(tmp_path: Path) -> None:
         env = config(tmp_path / "config", f"https://127.0.0.1:{silent.getsockname()[1]}", token="x")
         begun = time.monotonic()
         run = run_cli("doctor", env=env, timeout=50)
-        assert time.monotonic() - begun < 30
+        assert within(time.monotonic() - begun, 30)
     assert run.code == 1
     assert b"fail  server" in run.stdout
     assert b"locale" in run.stdout
@@ -157,22 +158,22 @@ async def main():
         print(error.message)
 begun = time.monotonic()
 asyncio.run(main())
-print(time.monotonic() - begun < 5)
+print(time.monotonic() - begun)
 """
 
 
 def test_a_login_program_that_hangs_is_ended_with_all_that_it_has_started() -> None:
     words = ("sh", "-c", "sleep 987.5 & sh -c 'trap \"\" TERM; sleep 987.5; true' & wait")
-    run = subprocess.run([sys.executable, "-c", LOGIN, *words], stdout=-1, timeout=30, check=True, cwd=REPOSITORY)
-    message, soon = run.stdout.decode().splitlines()
+    run = subprocess.run([sys.executable, "-c", LOGIN, *words], stdout=-1, timeout=100, check=True, cwd=REPOSITORY)
+    message, seconds = run.stdout.decode().splitlines()
     assert message.startswith("authentication timed out after 1 s")
-    assert soon == "True"
+    assert within(float(seconds), 5)
     assert proc.wait_until(lambda: not [one for one in proc.processes() if "sleep 987.5" in one.command])
 
 
 def test_a_login_program_that_ends_in_time_is_left_alone() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", LOGIN, "echo", "token"], stdout=-1, timeout=30, check=True, cwd=REPOSITORY
+        [sys.executable, "-c", LOGIN, "echo", "token"], stdout=-1, timeout=100, check=True, cwd=REPOSITORY
     )
     assert run.stdout.decode().splitlines() == ["b'token\\n'", "True"]
 

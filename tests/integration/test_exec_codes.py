@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.local import IDLE, Registry, problem, registry
 from tests.support import proc
+from tests.support.pace import within
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +76,12 @@ def test_a_worker_that_has_ended_is_255(jobs: Registry) -> None:
 
 
 def test_among_several_a_worker_that_has_ended_outweighs_everything(jobs: Registry) -> None:
-    run = jobs.exec("mixed", "--all", "--timeout", "0.3", "--", "sh", "-c", '[ "$RANK" = 0 ] && exit 7; sleep 997')
+    run = jobs.exec("mixed", "--all", "--timeout", "2", "--", "sh", "-c", '[ "$RANK" = 0 ] && exit 7; sleep 997')
     assert run.code == 255
     assert run.stderr.decode().splitlines() == [
         "exit 7: worker-0 (1)",
         "failed to start: worker-1 (1): not running (Failed)",
-        "timed out: worker-2 (1): not done within 0.3 s",
+        "timed out: worker-2 (1): not done within 2 s",
     ]
     assert not jobs.commands("sleep 997")
 
@@ -88,16 +89,16 @@ def test_among_several_a_worker_that_has_ended_outweighs_everything(jobs: Regist
 @pytest.mark.parametrize("selection", ["0", "0-3"])
 def test_a_deadline_is_124_and_ends_the_command(jobs: Registry, selection: str) -> None:
     begun = time.monotonic()
-    run = jobs.exec("job-4", "-w", selection, "--timeout", "0.5s", "--", "sh", "-c", "echo begun; sleep 996")
+    run = jobs.exec("job-4", "-w", selection, "--timeout", "2s", "--", "sh", "-c", "echo begun; sleep 996")
     assert run.code == 124
-    assert time.monotonic() - begun < 20
+    assert within(time.monotonic() - begun, 20)
     assert run.stdout.count(b"begun\n") == (1 if selection == "0" else 4)
     assert b"timed out: worker-" in run.stderr
     assert not jobs.commands("sleep 996")
 
 
 def test_a_deadline_outweighs_a_higher_code_of_another_worker(jobs: Registry) -> None:
-    run = jobs.exec("job-4", "--all", "--timeout", "0.5", "--", "sh", "-c", '[ "$RANK" = 0 ] && exit 200; sleep 995')
+    run = jobs.exec("job-4", "--all", "--timeout", "2", "--", "sh", "-c", '[ "$RANK" = 0 ] && exit 200; sleep 995')
     assert run.code == 124
 
 
@@ -139,7 +140,7 @@ def test_interrupted_is_128_and_the_signal(jobs: Registry, selection: str, numbe
     with jobs.popen("exec", "-j", "job-4", "-w", selection, "sleep", "993", stdout=-1, stderr=-1) as run:
         assert proc.wait_until(lambda: len(jobs.commands("sleep 993")) == (1 if selection == "0" else 4))
         run.send_signal(number)
-        stdout, stderr = run.communicate(timeout=30)
+        stdout, stderr = run.communicate(timeout=100)
     assert (stdout, run.returncode) == (b"", code)
     assert b"Traceback" not in stderr
     assert not jobs.commands("sleep 993")
@@ -151,7 +152,7 @@ def test_a_reader_that_has_gone_is_141_without_a_word(jobs: Registry) -> None:
         os.close(writing)
         assert os.read(reading, 10)
         os.close(reading)
-        _, stderr = run.communicate(timeout=30)
+        _, stderr = run.communicate(timeout=100)
     assert run.returncode == 141
     assert stderr == b""
     assert not jobs.commands("yes")
@@ -173,7 +174,7 @@ def test_a_supervisor_that_dies_mid_run_is_255_never_success(jobs: Registry) -> 
     with jobs.popen("exec", "-j", "doomed", "--all", "sleep", "992", stdout=-1, stderr=-1) as run:
         assert proc.wait_until(lambda: len(jobs.commands("sleep 992")) == 2)
         os.kill(jobs.supervisor("doomed"), signal.SIGKILL)
-        _, stderr = run.communicate(timeout=30)
+        _, stderr = run.communicate(timeout=100)
     assert run.returncode == 255
     assert b"lost: worker-[0-1] (2): " in stderr
     assert b"may still run: worker-[0-1] (2)" in stderr

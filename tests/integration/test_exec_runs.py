@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.local import Registry, objects, problem, registry
 from tests.support import proc
+from tests.support.pace import within
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_batch_bounds_running_commands_and_parallel_does_not(
 def test_all_run_at_once_whatever_parallel_says(jobs: Registry) -> None:
     begun = time.monotonic()
     assert jobs.exec("four", "--all", "--parallel", "1", "sleep", "3").code == 0
-    assert time.monotonic() - begun < 11
+    assert within(time.monotonic() - begun, 11)
 
 
 # -i
@@ -83,7 +84,7 @@ def test_without_i_standard_input_is_empty_and_left_to_the_caller(jobs: Registry
     reading, writing = os.pipe()
     os.write(writing, b"mine\n")
     with jobs.popen("exec", "-j", "four", "-w", "0", "wc", "-c", stdin=reading, stdout=-1) as run:
-        stdout, _ = run.communicate(timeout=30)
+        stdout, _ = run.communicate(timeout=100)
     assert stdout == b"0\n"
     assert os.read(reading, 10) == b"mine\n"
     os.close(reading)
@@ -144,7 +145,7 @@ def test_after_ctrl_c_only_what_was_cut_off_is_repeated(jobs: Registry) -> None:
         assert b'"worker-0"' in run.stdout.readline()
         assert proc.wait_until(lambda: len(jobs.commands("sleep 989")) == 3)
         run.send_signal(signal.SIGINT)
-        rest, _ = run.communicate(timeout=30)
+        rest, _ = run.communicate(timeout=100)
     found = objects(rest)
     assert [item["outcome"] for item in found[:-1]] == ["cancelled"] * 3
     assert (found[-1]["status"], found[-1]["exit_code"], run.returncode) == ("partial", 130, 130)
@@ -178,6 +179,6 @@ def test_ctrl_c_in_a_terminal_does_not_reach_the_command_itself(jobs: Registry) 
         assert run.stdout is not None
         assert b"ready" in run.stdout.readline()
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=30)
+        run.communicate(timeout=100)
     assert run.returncode == 130
     assert not jobs.running("got TERM")

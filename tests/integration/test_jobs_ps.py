@@ -196,7 +196,7 @@ def test_watch_shows_changes_and_ends_when_the_job_has_ended(jobs: Registry) -> 
         second = json.loads(run.stdout.readline())
         assert [worker["state"] for worker in second["data"]["workers"]] == ["Running", "Succeeded"]
         assert jobs.cli("stop", "watched", "--yes", "-q").code == 0
-        rest, stderr = run.communicate(timeout=30)
+        rest, stderr = run.communicate(timeout=100)
     assert (run.returncode, stderr) == (0, b"")
     last = [worker["state"] for worker in _snapshots(rest)[-1]["data"]["workers"]]
     assert last == ["Stopped", "Succeeded"]
@@ -220,7 +220,7 @@ def test_watch_of_the_jobs_shows_changes_until_it_is_interrupted() -> None:
             pass
         assert run.poll() is None, "a job may be started still"
         run.send_signal(signal.SIGINT)
-        _, stderr = run.communicate(timeout=30)
+        _, stderr = run.communicate(timeout=100)
     assert (run.returncode, stderr) == (130, b"")
 
 
@@ -241,7 +241,7 @@ def test_watch_of_a_job_that_is_removed_meanwhile_is_3(jobs: Registry) -> None:
         assert run.stdout.readline() == b"worker-0\n"
         assert jobs.cli("stop", "fleeting", "--yes", "-q").code == 0
         assert jobs.cli("local", "rm", "fleeting", "--yes", "-q").code == 0
-        _, stderr = run.communicate(timeout=30)
+        _, stderr = run.communicate(timeout=100)
     # It may have seen the stopped job first, which is also an end.
     assert (run.returncode, stderr) == (0, b"") or (
         run.returncode == 3 and problem(stderr)[0] == "no job named fleeting"

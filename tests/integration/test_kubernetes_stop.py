@@ -222,7 +222,7 @@ def test_kueue_is_asked_through_its_workload(cluster: Cluster) -> None:
 def test_where_nothing_acts_on_the_request_it_is_1_and_says_so(cluster: Cluster) -> None:
     cluster.server.controller(on=False)
     cluster.pytorchjob("ignored")
-    run = cluster.cli("stop", "ignored", "--yes", "--no-save", "--timeout", "1")
+    run = cluster.cli("stop", "ignored", "--yes", "--no-save", "--timeout", "3")
     assert run.code == 1
     assert b"  worker-0: nothing has requested its end; it is Running\n" in run.stderr
     assert run.stderr.endswith(
@@ -246,7 +246,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_stop(cluster: Cluster) -> None:
 def test_finalizers_are_named(cluster: Cluster) -> None:
     cluster.pytorchjob("stuck", nodeName="stuck-node", terminationGracePeriodSeconds=1)
     cluster.server.patch("Pod", "stuck-worker-0", {"metadata": {"finalizers": ["example.org/hold"]}})
-    run = cluster.cli("stop", "stuck", "--yes", "--no-save", "--timeout", "2")
+    run = cluster.cli("stop", "stuck", "--yes", "--no-save", "--timeout", "5")
     assert run.code == 1
     assert b"  worker-0: finalizers are left: example.org/hold\n" in run.stderr
     assert b"pods are gone: worker-1" in run.stdout

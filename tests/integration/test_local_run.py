@@ -17,6 +17,7 @@ import pytest
 from tests.integration.local import IDLE, Registry, problem, registry
 from tests.integration.terminal import Terminal
 from tests.support import proc
+from tests.support.pace import within
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_a_lost_supervisor_is_255(jobs: Registry) -> None:
     with jobs.popen("local", "run", "--name", "orphaned", "-w", "1", *IDLE, stdout=-1, stderr=-1) as client:
         assert proc.wait_until(lambda: jobs.folder("orphaned").joinpath("job.json").exists())
         os.kill(jobs.supervisor("orphaned"), signal.SIGKILL)
-        _, stderr = client.communicate(timeout=30)
+        _, stderr = client.communicate(timeout=100)
     assert client.returncode == 255
     assert b"job orphaned: Lost" in stderr
 
@@ -97,7 +98,7 @@ def test_ctrl_c_and_sigterm_stop_the_job(jobs: Registry, number: int, code: int)
     with jobs.popen("local", "run", "--name", name, "-w", "2", "sleep", "986", stdout=-1, stderr=-1) as client:
         assert proc.wait_until(lambda: len(jobs.commands("sleep 986")) == 2)
         client.send_signal(number)
-        _, stderr = client.communicate(timeout=30)
+        _, stderr = client.communicate(timeout=100)
     assert client.returncode == code
     assert not jobs.commands("sleep 986")
     assert jobs.states(name) == ["Stopped", "Stopped"]
@@ -111,7 +112,7 @@ def test_a_terminal_or_client_that_goes_away_leaves_the_job_running(jobs: Regist
         assert client.stderr is not None
         assert b"runs with 2 workers" in client.stderr.readline()
         client.send_signal(number)
-        client.communicate(timeout=30)
+        client.communicate(timeout=100)
     assert client.returncode == (129 if number == signal.SIGHUP else -9)
     time.sleep(0.2)
     assert jobs.states(name) == ["Running", "Running"]
@@ -127,7 +128,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_names_the_job(jobs: Registry) -> Non
         begun = time.monotonic()
         terminal.type(b"\x03")
         assert terminal.code() == 130
-        assert time.monotonic() - begun < 8
+        assert within(time.monotonic() - begun, 8)
         assert terminal.mode() == terminal.before
     assert b"job deaf may still be running: atlctl stop deaf" in terminal.screen
     assert set(jobs.states("deaf")) <= {"Running", "Stopping"}

@@ -99,7 +99,7 @@ def test_json_of_a_followed_log_has_the_exit_at_the_end(jobs: Registry) -> None:
         first = [run.stdout.readline() for _ in range(2)]
         for worker in ("worker-0", "worker-1"):
             jobs.folder("falls").joinpath(f"workers/{worker}/work/go").touch()
-        rest, _ = run.communicate(timeout=30)
+        rest, _ = run.communicate(timeout=100)
     found = objects(b"".join(first) + rest)
     assert [item["signal"] for item in found if item["type"] == "outcome"] == [9, 9]
     assert found[-1]["type"] == "summary"
@@ -119,7 +119,7 @@ def test_follow_shows_what_comes_and_ends_with_the_job(jobs: Registry) -> None:
         assert {run.stdout.readline() for _ in range(2)} == {b"worker-0: first\n", b"worker-1: first\n"}
         for worker in ("worker-0", "worker-1"):
             jobs.folder("followed").joinpath(f"workers/{worker}/work/go").touch()
-        rest, stderr = run.communicate(timeout=30)
+        rest, stderr = run.communicate(timeout=100)
     assert sorted(rest.splitlines()) == [b"worker-0: second", b"worker-1: second"]
     assert (run.returncode, stderr) == (0, b"")
 
@@ -131,7 +131,7 @@ def test_follow_is_left_by_a_signal_in_silence_and_the_job_goes_on(jobs: Registr
         assert run.stdout is not None
         assert run.stdout.readline() == b"here\n"
         run.send_signal(number)
-        rest, stderr = run.communicate(timeout=30)
+        rest, stderr = run.communicate(timeout=100)
     assert (rest, stderr, run.returncode) == (b"", b"", code)
     assert jobs.states(name) == ["Running"]
 

@@ -95,15 +95,15 @@ def test_a_held_worker_is_frozen_and_found_when_its_job_is_gone(jobs: Registry, 
     command = f'echo "$ATLCTL_FAILED_WORKERS $ATLCTL_JOB $ATLCTL_BACKEND" > {out}; ls "$ATLCTL_RECORDING" >> {out}'
     jobs.start("train", 2, sys.executable, "-c", HELD, str(tmp_path))
     with record(jobs, "train", "--on-failure", command) as recorder:
-        assert wait_until(lambda: ranks(jobs) == {"worker-0": [0, 1], "worker-1": [2, 3]}, 30, interval=0.1)
+        assert wait_until(lambda: ranks(jobs) == {"worker-0": [0, 1], "worker-1": [2, 3]}, interval=0.1)
         tmp_path.joinpath("go").touch()
-        assert wait_until(lambda: out.exists() and "atlctl.json" in out.read_text(), 20)
+        assert wait_until(lambda: out.exists() and "atlctl.json" in out.read_text())
         folder = folder_of(jobs, "train")
         assert folder is not None
-        assert wait_until(lambda: "shard 7" in _texts(folder, "worker-1/run-0/**/error.json"), 20)
+        assert wait_until(lambda: "shard 7" in _texts(folder, "worker-1/run-0/**/error.json"))
         assert wait_until(lambda: jobs.states("train") == ["Running", "Held"])
         assert jobs.cli("stop", "train", "--yes").code == 0
-        stdout, stderr = recorder.communicate(timeout=30)
+        stdout, stderr = recorder.communicate(timeout=100)
     assert recorder.returncode == 0, stderr
     assert out.read_text().startswith("worker-1 train local\n")
     assert b"ValueError: shard 7" in stdout
@@ -131,11 +131,11 @@ def test_ctrl_c_leaves_a_recording_that_is_gone_on_with(jobs: Registry, tmp_path
         with record(jobs, "train", "--out", str(out)) as recorder:
             assert recorder.stderr is not None
             assert b"job train (Local" in recorder.stderr.readline()
-            assert wait_until(lambda before=size: log.exists() and log.stat().st_size > before + 1500, 20)  # type: ignore[misc]
+            assert wait_until(lambda before=size: log.exists() and log.stat().st_size > before + 1500)  # type: ignore[misc]
             refused = jobs.cli("record", "train", "--out", str(out))
             assert (refused.code, b"another recorder writes to" in refused.stderr) == (2, True)
             recorder.send_signal(signal.SIGINT)
-            stdout, stderr = recorder.communicate(timeout=20)
+            stdout, stderr = recorder.communicate(timeout=100)
         assert (recorder.returncode, stdout) == (130, b"")
         assert f"go on: atlctl record train --out {out}".encode() in stderr
     numbers = [int(line.split()[2]) for line in log.read_bytes().splitlines()]
@@ -157,9 +157,9 @@ def test_an_ordinary_stop_is_no_failure(jobs: Registry, tmp_path: Path) -> None:
     jobs.start("ends", 2, "sh", "-c", STOPPED)
     words = ("record", "ends", "--out", str(out), "--on-failure", f"touch {tmp_path}/failed")
     with jobs.popen(*words, stdin=subprocess.DEVNULL, **_PIPES) as recorder:
-        assert wait_until(lambda: "step 1" in _text(out / "worker-1.ts.log"), 30, interval=0.1)
+        assert wait_until(lambda: "step 1" in _text(out / "worker-1.ts.log"), interval=0.1)
         assert jobs.cli("stop", "ends", "--yes").code == 0
-        stdout, stderr = recorder.communicate(timeout=60)
+        stdout, stderr = recorder.communicate(timeout=100)
     assert b"death signal" in (out / "worker-0.ts.log").read_bytes()
     assert (stdout, recorder.returncode) == (b"", 0)
     assert b"failed" not in stderr, stderr
@@ -174,7 +174,7 @@ def test_a_job_that_does_not_exist_yet_is_waited_for(jobs: Registry) -> None:
         assert recorder.stderr is not None
         assert b"waiting for it" in recorder.stderr.readline()
         jobs.start("later", 1, "sh", "-c", "echo first; sleep 3; exit 7")
-        stdout, _ = recorder.communicate(timeout=30)
+        stdout, _ = recorder.communicate(timeout=100)
     assert b"exit code 7" in stdout
 
 
@@ -184,7 +184,7 @@ def test_a_full_disk_is_told_and_gone_on_with(jobs: Registry, tmp_path: Path) ->
     jobs.start("train", 2, "sh", "-c", script)
     log = tmp_path / "out" / "worker-0.ts.log"
     with record(jobs, "train", "--out", str(log.parent)) as recorder:
-        assert wait_until(lambda: log.exists() and log.stat().st_size > 1000, 20)
+        assert wait_until(lambda: log.exists() and log.stat().st_size > 1000)
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.prlimit(recorder.pid, resource.RLIMIT_FSIZE, (8000, hard))
         assert recorder.stderr is not None
@@ -193,9 +193,9 @@ def test_a_full_disk_is_told_and_gone_on_with(jobs: Registry, tmp_path: Path) ->
             said = recorder.stderr.readline()
             assert said
         resource.prlimit(recorder.pid, resource.RLIMIT_FSIZE, (hard, hard))
-        assert wait_until(lambda: log.stat().st_size > 12_000, 20)
+        assert wait_until(lambda: log.stat().st_size > 12_000)
         tmp_path.joinpath("end").touch()
-        recorder.communicate(timeout=30)
+        recorder.communicate(timeout=100)
     assert recorder.returncode == 0
     numbers = [int(line.split()[2]) for line in log.read_bytes().splitlines()]
     assert numbers == list(range(len(numbers)))
@@ -207,12 +207,12 @@ def test_a_held_pod_is_frozen_before_it_is_deleted(server: Server, tmp_path: Pat
     out = tmp_path / "out"
     env = {"KUBECONFIG": str(server.kubeconfig)}
     with popen_cli("record", "train", "--out", str(out), env=env, stdin=subprocess.DEVNULL, **_PIPES) as recorder:
-        assert wait_until(lambda: '"rank": 3' in _text(out / "atlctl.json"), 30, interval=0.1)
+        assert wait_until(lambda: '"rank": 3' in _text(out / "atlctl.json"), interval=0.1)
         tmp_path.joinpath("go").touch()
-        assert wait_until(lambda: "shard 7" in _texts(out, "worker-0/run-0/**/error.json"), 20)
+        assert wait_until(lambda: "shard 7" in _texts(out, "worker-0/run-0/**/error.json"))
         server.remove("Pod", "train-worker-0")
         server.remove("PyTorchJob", "train", api_version=TRAINING)
-        stdout, stderr = recorder.communicate(timeout=30)
+        stdout, stderr = recorder.communicate(timeout=100)
     assert b"ValueError: shard 7" in stdout, stderr
     assert b"job train was deleted" in stderr
     (worker,) = json.loads(_text(out / "atlctl.json"))["workers"]
@@ -265,9 +265,9 @@ def test_a_recording_has_what_a_cluster_has_deleted(server: Server, tmp_path: Pa
     )
     try:
         kept = tmp_path / "state/recordings/kubernetes/default/train"
-        assert wait_until(lambda: "shard 7" in _texts(kept, "*/worker-1.ts.log"), 20)
+        assert wait_until(lambda: "shard 7" in _texts(kept, "*/worker-1.ts.log"))
         server.remove("Pod", "train-worker-1")
-        assert wait_until(lambda: "its pod is gone" in _texts(kept, "*/atlctl.json"), 20)
+        assert wait_until(lambda: "its pod is gone" in _texts(kept, "*/atlctl.json"))
         while_it_runs = cluster.cli("errors", "train", env=env)
         assert b"shard 7 is damaged" in while_it_runs.stdout
         assert b"from the recording in" in while_it_runs.stderr

@@ -80,7 +80,7 @@ def test_what_is_gone_comes_from_the_recording(cluster: Cluster, tmp_path: Path)
         stderr=subprocess.DEVNULL,
     ) as recorder:
         kept = tmp_path / "state/recordings/kubernetes/default/train"
-        assert wait_until(lambda: "shard 7" in "".join(p.read_text() for p in kept.glob("*/worker-1.ts.log")), 20)
+        assert wait_until(lambda: "shard 7" in "".join(p.read_text() for p in kept.glob("*/worker-1.ts.log")))
         server.remove("PyTorchJob", "train", api_version=TRAINING)
         for index in (0, 1):
             server.remove("Pod", f"train-worker-{index}")

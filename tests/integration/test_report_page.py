@@ -20,7 +20,7 @@ from tests.support.needs import find_program, needs
 from tests.support.once import folder_of_run, once
 from tests.support.saved import evidence, smoke_document
 
-pytestmark = [needs("chromium"), pytest.mark.timeout(180)]
+pytestmark = needs("chromium")
 
 LIGHT, DARK = 1, 0
 CORPUS = Path(__file__).parents[1] / "corpus" / "data"

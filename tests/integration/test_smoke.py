@@ -21,6 +21,7 @@ from tests.apiserver.handle import Server
 from tests.integration.local import Registry, problem, registry
 from tests.integration.stopping import Cluster
 from tests.support import proc
+from tests.support.pace import slowness, within
 
 #: The folder of an interpreter with torch, for the workers' PATH.
 BIN = Path(sys.executable).parent
@@ -67,9 +68,11 @@ def idle(server: Server, pod: str) -> bool:
 
 def nothing_left(jobs: Registry, patience: float = 5.0) -> bool:
     """Whether no boot script and no agent process is left."""
-    return proc.wait_until(
-        lambda: not jobs.running("atlctl-smoke") and not jobs.running("atlctl.remote.smoke.main"), patience
-    )
+
+    def gone() -> bool:
+        return not jobs.running("atlctl-smoke") and not jobs.running("atlctl.remote.smoke.main")
+
+    return proc.wait_until(gone, patience) or proc.wait_until(gone, patience * slowness())
 
 
 def test_the_network_of_four_workers(jobs: Registry) -> None:
@@ -79,7 +82,7 @@ def test_the_network_of_four_workers(jobs: Registry) -> None:
     assert verdicts(data)["mesh"] == "pass"
     assert [one["worker"] for one in data["workers"]] == [f"worker-{index}" for index in range(4)]
     assert all(one["answered"] for one in data["workers"])
-    assert data["timings"]["total"] < 20
+    assert within(data["timings"]["total"], 20)
     assert len(data["figures"]["mesh"]["matrix_rtt_ms"]) == 4
     assert nothing_left(jobs)
 
@@ -96,7 +99,6 @@ def test_for_people(jobs: Registry) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(180)
 def test_the_quick_tier_of_three_workers(jobs: Registry) -> None:
     data = document(jobs, "four", "-w", "0-2", timeout=150)
     assert list(verdicts(data)) == QUICK
@@ -108,7 +110,6 @@ def test_the_quick_tier_of_three_workers(jobs: Registry) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(120)
 def test_one_worker_says_what_cannot_be_judged(jobs: Registry) -> None:
     data = document(jobs, "one", timeout=100)
     told = verdicts(data)
@@ -255,13 +256,12 @@ UNDER_WAY = {4: "agents", 7: "ranks"}
 
 def runs(jobs: Registry, processes: int) -> bool:
     """Whether the test reaches this stage. Importing torch from a cold disk has taken a minute."""
-    reached = proc.wait_until(lambda: len(jobs.running("atlctl.remote.smoke.main")) >= processes, 90)
+    reached = proc.wait_until(lambda: len(jobs.running("atlctl.remote.smoke.main")) >= processes)
     time.sleep(0.3)
     return reached
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("processes", [0, *UNDER_WAY], ids=["at the start", *UNDER_WAY.values()])
 def test_ctrl_c_tells_what_was_found_and_leaves_nothing(jobs: Registry, processes: int) -> None:
     pipe = subprocess.PIPE
@@ -269,8 +269,8 @@ def test_ctrl_c_tells_what_was_found_and_leaves_nothing(jobs: Registry, processe
         assert runs(jobs, processes)
         client.send_signal(signal.SIGINT)
         begun = time.monotonic()
-        stdout, stderr = client.communicate(timeout=30)
-        assert time.monotonic() - begun < 20
+        stdout, stderr = client.communicate(timeout=100)
+        assert within(time.monotonic() - begun, 20)
     # Before the command has started, the signal itself ends it; before Python has, it is a failed start.
     if processes or b"Fatal Python error: init_" not in stderr:
         assert client.returncode in ((130,) if processes else (130, -signal.SIGINT))
@@ -283,7 +283,6 @@ def test_ctrl_c_tells_what_was_found_and_leaves_nothing(jobs: Registry, processe
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("processes", UNDER_WAY, ids=UNDER_WAY.values())
 def test_a_killed_client_leaves_nothing(jobs: Registry, processes: int) -> None:
     client = jobs.popen(*DEEP, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -318,7 +317,6 @@ def test_start_up_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(180)
 def test_on_a_cluster() -> None:
     # The pods see all processes of this machine. These variables separate them from ranks of other tests, which have no
     # HOSTNAME and would be included.

@@ -114,7 +114,7 @@ def run(
             await made.aclose()
         return found
 
-    return asyncio.run(asyncio.wait_for(main(), 30))
+    return asyncio.run(asyncio.wait_for(main(), 100))
 
 
 def text(events: Sequence[Event], stream: str = "stdout") -> bytes:
@@ -176,7 +176,7 @@ def test_a_command_is_ended_with_all_that_it_started(site: Site) -> None:
         finally:
             await made.aclose()
 
-    assert asyncio.run(asyncio.wait_for(main(), 30))
+    assert asyncio.run(asyncio.wait_for(main(), 100))
     assert not _sleeping(mark)
 
 
@@ -266,7 +266,7 @@ def test_a_server_that_is_killed_in_the_middle_is_a_loss(tmp_path: Path) -> None
         return found
 
     try:
-        assert isinstance(asyncio.run(asyncio.wait_for(main(), 30))[-1], Lost)
+        assert isinstance(asyncio.run(asyncio.wait_for(main(), 100))[-1], Lost)
     finally:
         server.close()
 

@@ -264,4 +264,4 @@ def test_ranks_are_those_of_torchruns_children(site: Site) -> None:
         found.append(ranks)
         return ranks is not None and ranks.workers == {0: "gpu1", 1: "gpu1", 2: "gpu2", 3: "gpu2"}
 
-    assert proc.wait_until(all_seen, 30, 0.1), found[-1]
+    assert proc.wait_until(all_seen, interval=0.1), found[-1]

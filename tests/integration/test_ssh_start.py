@@ -35,7 +35,7 @@ def test_a_client_that_is_killed_in_the_middle_of_a_start_leaves_nothing(site: S
         return real(message)
     starting.asking.encoded = encoded"""
     process = client(site, "sleep", "1000", before=before)
-    assert process.communicate(timeout=30)[0].startswith(b"reached")
+    assert process.communicate(timeout=100)[0].startswith(b"reached")
     assert proc.wait_until(lambda: not site.running()), site.running()
     assert not list(site.state.glob("*/*/job.json"))
     # The name can be used again.
@@ -175,7 +175,7 @@ def test_a_client_that_is_killed_when_all_hosts_have_kept_leaves_the_job(site: S
             os.kill(os.getpid(), signal.SIGKILL)
         return kept[-1]
     starting._StartOnHosts._keep = keep"""
-    assert client(site, "sleep", "1000", before=before).communicate(timeout=30)[0] == b""
+    assert client(site, "sleep", "1000", before=before).communicate(timeout=100)[0] == b""
     assert proc.wait_until(lambda: not site.running("atlctl-start"))
     time.sleep(1.5)
     job = site.look(records.load("job"))

@@ -60,7 +60,7 @@ def test_not_with_quiet_not_on_a_dumb_terminal_not_on_a_pipe(jobs: Registry) -> 
 
 
 def test_ctrl_c_leaves_a_clean_line(jobs: Registry) -> None:
-    with Terminal("exec", "--color", "never", "-j", "two", "--all", "sleep", "100", env=jobs.env) as terminal:
+    with Terminal("exec", "--color", "never", "-j", "two", "--all", "sleep", "1000", env=jobs.env) as terminal:
         terminal.wait_for(b"waiting for worker-[0-1]")
         terminal.type(b"\x03")
         assert terminal.code() == 130

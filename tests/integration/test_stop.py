@@ -13,6 +13,7 @@ import pytest
 from tests.integration.local import IDLE, Registry, problem, registry
 from tests.integration.terminal import Terminal
 from tests.support import proc
+from tests.support.pace import within
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_ctrl_c_at_the_question_is_130_and_nothing_is_stopped(jobs: Registry) ->
     with Terminal("stop", "stays", env=jobs.env) as terminal:
         terminal.wait_for(b"[y/N] ")
         terminal.type(b"\x03")
-        assert terminal.code(timeout=3) == 130
+        assert terminal.code() == 130
         assert terminal.mode() == terminal.before
     assert set(jobs.states("stays")) == {"Running"}
 
@@ -150,7 +151,8 @@ def test_who_ignores_sigterm_is_killed_after_the_grace_period(jobs: Registry) ->
     assert proc.wait_until(lambda: all(path.exists() for path in ready))
     begun = time.monotonic()
     run = jobs.cli("stop", "stubborn", "--grace", "0.5", "--yes", "-o", "json")
-    assert 0.5 < time.monotonic() - begun < 9
+    assert (seconds := time.monotonic() - begun) > 0.5
+    assert within(seconds, 9)
     workers = json.loads(run.stdout)["data"]["workers"]
     assert [(w["worker"], w["how"]) for w in workers] == [("worker-0", "killed"), ("worker-1", "killed")]
     assert run.code == 0
@@ -195,7 +197,7 @@ def test_ctrl_c_during_the_grace_period_does_not_undo_the_stop(jobs: Registry) -
     with jobs.popen("stop", "slow", "--yes", stdout=-1, stderr=-1) as run:
         assert proc.wait_until(lambda: jobs.states("slow") == ["Stopping"], interval=0)
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=30)
+        run.communicate(timeout=100)
     assert run.returncode == 130
     (work / "go").touch()
     jobs.until("slow", "Stopped")

@@ -206,7 +206,7 @@ def test_in_pods() -> None:
         script.chmod(0o755)
         for number, path in enumerate((f"{tools}:/usr/bin:/bin", _without(Path(tools) / "bare"))):
             variables = [{"name": "RANK", "value": "0"}, {"name": "PATH", "value": path}]
-            container = {"name": "main", "command": ["sleep", "100"], "env": variables}
+            container = {"name": "main", "command": ["sleep", "1000"], "env": variables}
             meta = {"name": f"w-{number}", "namespace": "default"}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
             server.put(pod, run=True)

@@ -81,7 +81,7 @@ def jobs() -> Iterator[Gpus]:
             made.end()
 
 
-def until(screen: Terminal, *texts: bytes, timeout: float = 40) -> str:
+def until(screen: Terminal, *texts: bytes, timeout: float = 100) -> str:
     """The first table with all these texts, as lines without escapes."""
     shown = b""
 
@@ -95,7 +95,7 @@ def until(screen: Terminal, *texts: bytes, timeout: float = 40) -> str:
     return re.sub(r" +$", "", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", last), flags=re.MULTILINE)
 
 
-def drawn_until(screen: Terminal, holds: Callable[[str], bool], timeout: float = 40) -> str:
+def drawn_until(screen: Terminal, holds: Callable[[str], bool], timeout: float = 100) -> str:
     """The first table that `holds` accepts."""
     table = ""
 
@@ -217,7 +217,7 @@ def test_a_driver_that_hangs_stops_neither_the_rest_nor_the_view(jobs: Gpus) -> 
     jobs.odd(1, "exec sleep 305")
     jobs.job("train", 2)
     with jobs.top("train") as screen:
-        table = until(screen, b"nvidia-smi silent", timeout=30)
+        table = until(screen, b"nvidia-smi silent")
         assert "nvidia-smi silent 1" in row(table, "worker-1 -")
         assert "silent" not in row(table, "worker-0 0")
         screen.type(b"q")
@@ -317,7 +317,7 @@ def test_in_pods(tmp_path: Path) -> None:
     with Server() as server:
         for number in range(2):
             variables = [{"name": "RANK", "value": str(number)}, {"name": "PATH", "value": f"{tmp_path}:/usr/bin:/bin"}]
-            container = {"name": "main", "command": ["sleep", "100"], "env": variables}
+            container = {"name": "main", "command": ["sleep", "1000"], "env": variables}
             meta = {"name": f"w-{number}", "namespace": "default", "labels": {"app": "train"}}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
             server.put(pod, run=True)
@@ -348,7 +348,7 @@ def test_on_hosts() -> None:
                 cluster.hosts[0].kill_all()
                 until(screen, b"1 lost")
                 cluster.hosts[0].start()
-                assert "lost" not in until(screen, b"gpu1", b"2 workers, 0 GPUs", timeout=30)
+                assert "lost" not in until(screen, b"gpu1", b"2 workers, 0 GPUs")
                 screen.type(b"q")
                 assert screen.code() == 0
             assert proc.wait_until(lambda: not cluster.running("memory.current"))

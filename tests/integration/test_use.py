@@ -37,7 +37,7 @@ class Session:
         return Result(out.read_bytes(), err.read_bytes(), code)
 
     def close(self) -> None:
-        self._shell.communicate(timeout=30)
+        self._shell.communicate(timeout=100)
 
 
 @pytest.fixture(scope="module")

@@ -62,15 +62,15 @@ class Bare:
         self._holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert self._holder.stdout is not None
         if self._holder.stdout.readline() != b"ready\n":
-            _, said = self._holder.communicate(timeout=20)
+            _, said = self._holder.communicate(timeout=100)
             pytest.skip(f"no namespaces of one's own here: {said.decode(errors='replace').strip()[:200]}")
         self._inside = next(process.pid for process in proc.processes() if process.parent == self._holder.pid)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._holder.communicate(timeout=20)
+        self._holder.communicate(timeout=100)
         # The first process of a pid namespace takes all others along.
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while proc.alive(self._inside):
             assert time.monotonic() < deadline
             time.sleep(0.02)

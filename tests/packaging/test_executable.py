@@ -17,7 +17,7 @@ from tests.packaging.bare import ROOT, Bare
 from tests.support.cli import Result
 from tests.support.needs import needs
 
-pytestmark = [needs("cc", "busybox"), pytest.mark.timeout(300)]
+pytestmark = needs("cc", "busybox")
 #: The cache of all tests but those that are about the first start.
 CACHE = {"XDG_CACHE_HOME": "/home/u/cache"}
 CHECKOUT = Path(__file__).parents[2]

@@ -91,7 +91,7 @@ def test_xdg_cache_home_comes_first(bare: Bare, home: str) -> None:
 def test_first_starts_side_by_side(bare: Bare, home: str) -> None:
     words = bare.words("small", "x", uid=1000, env={"HOME": home})
     runs = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)]
-    results = [(*run.communicate(timeout=50), run.returncode) for run in runs]
+    results = [(*run.communicate(timeout=100), run.returncode) for run in runs]
     assert {(said.splitlines()[1], error, code) for said, error, code in results} == {(b"[x]", b"", 0)}
     assert sorted(path.name for path in outside(bare, f"{home}/.cache/atlctl").iterdir())[1:] == ["lock"]
 

@@ -92,7 +92,6 @@ def test_a_wheel_of_another_hash_is_not_carried(tmp_path: Path, monkeypatch: pyt
 
 
 @needs("cc")
-@pytest.mark.timeout(300)
 def test_the_sbom_and_the_licences_are_of_what_is_carried(executable: Path) -> None:
     sbom = json.loads(executable.with_name(f"{executable.name}.cdx.json").read_text())
     assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")

@@ -91,7 +91,7 @@ class Shell:
     def type(self, text):
         os.write(self.master, text.encode())
 
-    def expect(self, text, seconds=30):
+    def expect(self, text, seconds=100):
         """Wait until `text` appears after what was expected before; returns what came until then."""
         deadline = time.monotonic() + seconds
         while text.encode() not in self.screen:
@@ -117,7 +117,7 @@ class Shell:
         os.waitpid(self.pid, 0)
 
 
-def until(condition, seconds=30):
+def until(condition, seconds=100):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -43,7 +43,7 @@ def run_cli(
     stdin: bytes | None = None,
     env: Mapping[str, str | None] | None = None,
     tty: bool = False,
-    timeout: float = 30,
+    timeout: float = 100,
     columns: int = 80,
     rows: int = 24,
 ) -> Result:

@@ -88,7 +88,7 @@ def named(text: str) -> list[Process]:
     return [process for process in marked() if text in process.command]
 
 
-def wait_until(predicate: Callable[[], object], timeout: float = 30.0, interval: float = 0.02) -> bool:
+def wait_until(predicate: Callable[[], object], timeout: float = 100.0, interval: float = 0.02) -> bool:
     """Poll `predicate` until it is true; False after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not predicate():
@@ -115,7 +115,7 @@ def started() -> int:
     return _started
 
 
-def leftovers(mark: str, patience: float = 2.0) -> list[Process]:
+def leftovers(mark: str, patience: float = 5.0) -> list[Process]:
     """Processes of `mark` that are still alive after `patience` seconds. Kills them with SIGKILL."""
     if wait_until(lambda: not marked(mark), patience):
         return []

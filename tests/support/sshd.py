@@ -86,7 +86,7 @@ class Sshd:
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 100
         for address in self.addresses:
             while True:
                 with contextlib.suppress(OSError), socket.create_connection((address, self.port), 1):
@@ -105,7 +105,7 @@ class Sshd:
     def _until_nobody_listens(self) -> None:
         """Wait until the listening sockets are closed: children that the server has just forked keep them for a moment.
         A new server would get only some of the addresses, and connections to the others would not be accepted."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 100
         for address in self.addresses:
             while True:
                 try:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+async def until(holds: Callable[[], object], seconds: float = 100.0) -> None:
     """Wait until `holds` is true. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110 - nothing sets an event

@@ -197,7 +197,7 @@ class SshBackend(SupervisedBackend):
         reading = (
             looking.lines(self._asking(record), record, worker.name, request, self._waiting)
             if shared is None
-            else logs.read(shared, replace(request, previous=False), _ended_at(shared))
+            else logs.read(shared, replace(request, previous=False), _ended_at(shared) if request.follow else None)
         )
         async with aclosing(reading) as batches:
             async for batch in batches:

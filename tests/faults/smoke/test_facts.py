@@ -19,6 +19,7 @@ from atlctl.smoke.session import Session
 from tests.faults.smoke import netns
 from tests.faults.smoke.netns import Network
 from tests.support.needs import needs
+from tests.support.pace import within
 
 pytestmark = [
     needs("ip", "nft"),
@@ -81,7 +82,7 @@ def test_a_dead_name_server_is_said_and_costs_seconds(tmp_path: Path) -> None:
         smoke = Smoke(executor, network.workers, Options("quick", timeout=60, items=("facts", "collectives")))
         asyncio.run(smoke.run())
     # 63 s for this check alone, when each lookup took its usual time.
-    assert time.monotonic() - begun < 40
+    assert within(time.monotonic() - begun, 40)
     assert {check.name: str(check.verdict) for check in smoke.report.checks}["collectives"] == "pass"
     found = [finding.evidence.partition(":")[0] for finding in smoke.report.findings]
     assert found == [

@@ -113,12 +113,12 @@ async def finish(socket: aiohttp.ClientWebSocketResponse) -> Done:
 
 
 def run(work: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
-    """Run `work` with a new server, within 30 s."""
+    """Run `work` with a new server, within 100 s."""
 
     async def main() -> None:
         async with ApiServer() as api:
             context = ssl.create_default_context(cafile=api.authority)
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
-                await asyncio.wait_for(work(Client(api, session)), 30)
+                await asyncio.wait_for(work(Client(api, session)), 100)
 
     asyncio.run(main())

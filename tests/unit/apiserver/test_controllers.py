@@ -40,7 +40,7 @@ def test_suspend_and_resume(kind: str, version: str, plural: str, place: str) ->
     async def work(client: Client) -> None:
         client.control.controller(True)
         owner = client.control.put(top(kind, version))
-        client.control.put(owned("w-0", owner, "sleep", "60"), run=True)
+        client.control.put(owned("w-0", owner, "sleep", "1060"), run=True)
         client.control.put(owned("w-1", owner), fake=True)
         await client.phase("w-0", "Running")
         first = client.control.get("Pod", "w-0")

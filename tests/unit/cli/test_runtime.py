@@ -16,6 +16,7 @@ import pytest
 
 from atlctl.cli import runtime
 from atlctl.jobs.errors import AtlctlError
+from tests.support.pace import within
 from tests.unit.cli import sample
 
 PROGRAM = [sys.executable, "-m", "tests.unit.cli.sample"]
@@ -36,7 +37,7 @@ def test_a_signal_cancels_the_command_which_cleans_up(number, code):
     with start("completion", "wait") as process:
         ready(process)
         process.send_signal(number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=100)
     assert (process.returncode, out, err) == (code, b"", b"cleaning\n")
 
 
@@ -52,9 +53,9 @@ def test_a_second_signal_leaves_at_once_and_says_what_may_still_run(number, code
         else:
             time.sleep(0.3)
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=100)
     assert (process.returncode, err) == (code, b"second\n")
-    assert time.monotonic() - begun < 15
+    assert within(time.monotonic() - begun, 15)
 
 
 def test_a_question_is_interrupted_at_once():
@@ -70,7 +71,7 @@ def test_cleanup_is_bounded_in_time():
     with start("completion", "stuck") as process:
         ready(process)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=100)
     assert (process.returncode, err) == (143, b"cleaning\nsecond\n")
 
 
@@ -84,7 +85,7 @@ def test_an_ignored_signal_stays_ignored():
         time.sleep(0.5)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=100)
     assert process.returncode == 143
 
 
@@ -122,7 +123,7 @@ def in_terminal(*argv, keys=()):
     before = termios.tcgetattr(master)
     shown = b""
     keys = list(keys)
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         if not select.select([master], [], [], 0.2)[0]:
             continue

@@ -91,7 +91,7 @@ def test_completion_imports_only_what_is_light(words, cached):
         "atlctl.jobs.statedir",
     }
     assert modules - bare <= ours
-    assert proc.wait_until(lambda: not os.path.lexists(os.path.join(cache.folder(), cache.LOCK)), 30)
+    assert proc.wait_until(lambda: not os.path.lexists(os.path.join(cache.folder(), cache.LOCK)))
 
 
 def test_help_costs_little_more_than_typer():

@@ -253,7 +253,6 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(120)
 def test_a_case_made_anew_is_the_committed_one(tmp_path: Path) -> None:
     case = find("exception_recorded_last_rank")
     make.make(case, tmp_path)
@@ -273,7 +272,6 @@ def test_a_case_made_anew_is_the_committed_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(120)
 def test_a_case_that_takes_too_long_is_refused_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from tests.corpus.scale.opening import Size
 from tests.corpus.scale.profiles import PROFILES, Profile
 from tests.corpus.scale.rendering import CASES, render
 from tests.corpus.score import Answer, score
+from tests.support.pace import within
 
 SMALL = Size(4, 2)
 SEEDS = range(6)
@@ -315,7 +316,7 @@ def test_scored_by_the_corpus_tool(tmp_path: Path) -> None:
 def test_512_ranks_are_cheap_and_small(tmp_path: Path) -> None:
     begin = time.process_time()
     document = render("hang", tmp_path, 0, Size(64, 8))
-    assert time.process_time() - begin < 8
+    assert within(time.process_time() - begin, 8)
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 25_000_000
     missing = {document["truth"]["global_rank"]} | ranks_on(document, set(document["logs_lost"]))
     assert timed_out(logs(tmp_path / "hang")) == set(range(512)) - missing

@@ -13,8 +13,6 @@ from tests.corpus.scale.opening import Size
 from tests.corpus.scale.rendering import CASES, render
 from tests.corpus.score import Evidence, details, score
 
-pytestmark = pytest.mark.timeout(300)
-
 #: Workers and processes of each case, and seeds: they vary the culprit, missing logs and wrong clocks.
 SIZE = Size(12, 4)
 SEEDS = (31, 32)

@@ -13,9 +13,6 @@ from tests.corpus.make import DATA
 from tests.corpus.score import VIEWS, Answer, Evidence, Score, details, judge, kinds, score, show_evidence, table
 from tests.support.once import once
 
-#: Twenty CPU seconds for all cases, on a machine that may have other work.
-pytestmark = pytest.mark.timeout(300)
-
 ROOT = Path(__file__).parents[3]
 RANK = {"kind": "rank", "node": "worker-1", "local_rank": 1}
 RANKS = {"kind": "ranks", "any_of": [{"node": "a", "local_rank": 0}, {"node": "b", "local_rank": 1}]}

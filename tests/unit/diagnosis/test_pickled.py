@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from atlctl.diagnosis import flightrecorder
 from atlctl.diagnosis.flightrecorder import NotPlain, load_plain
+from tests.support.pace import within
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
@@ -107,7 +108,7 @@ def test_bombs_of_few_bytes_cost_nothing():
         except NotPlain:
             refused.add(name)
     assert refused == bombs.keys() - {"memo", "frame"}  # only numbers
-    assert time.process_time() - start < 1
+    assert within(time.process_time() - start, 1)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 

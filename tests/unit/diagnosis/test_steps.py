@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from atlctl.diagnosis import steps
 from atlctl.diagnosis.logline import Origin
 from atlctl.diagnosis.signatures import shape
@@ -151,7 +152,9 @@ def test_evaluation_bars_without_a_text_are_another_track() -> None:
     for step in range(1, 200):
         lines.append((f" 1%|  | {step}/1000 [00:01<01:00,  1.00it/s]".encode(), START + step))
         if step % 50 == 0:
-            lines += [(b" 1%%|  | %d/13 [00:01<01:00,  1.00it/s]" % at, START + step + 0.05 * at) for at in range(1, 14)]
+            lines += [
+                (b" 1%%|  | %d/13 [00:01<01:00,  1.00it/s]" % at, START + step + 0.05 * at) for at in range(1, 14)
+            ]
     assert only(fed(lines)).number == 199
 
 

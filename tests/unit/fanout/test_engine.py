@@ -14,6 +14,7 @@ from atlctl.fanout.engine import FanOut, Limits, run
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable, UsageError
 from atlctl.jobs.model import Worker
+from tests.support.pace import within
 from tests.support.waiting import until
 from tests.unit.fanout.fake import (
     FOREVER,
@@ -159,9 +160,9 @@ def test_a_deadline_ends_the_command(on_end: str, may_still_run: bool) -> None:
         worker_0=Plan(events(out("partial"), FOREVER), on_end=on_end),  # type: ignore[arg-type]
     )
     sink = FakeSink()
-    slow, quick = fan_out(executor, 2, Limits(timeout=0.05, grace=0.7), sink)
+    slow, quick = fan_out(executor, 2, Limits(timeout=0.4, grace=0.7), sink)
     assert (slow.kind, slow.may_still_run, slow.guarded) == (EndKind.TIMEOUT, may_still_run, True)
-    assert slow.reason == "not done within 0.05 s"
+    assert slow.reason == "not done within 0.4 s"
     assert slow.truncated == (on_end == "silent")
     assert quick.ok
     assert sink.data["worker-0"] == b"partial"
@@ -170,14 +171,14 @@ def test_a_deadline_ends_the_command(on_end: str, may_still_run: bool) -> None:
 
 
 def test_the_deadline_counts_from_started() -> None:
-    executor = FakeExecutor(Plan((0.15, *events())))
-    assert fan_out(executor, 1, Limits(timeout=0.1))[0].ok
+    executor = FakeExecutor(Plan((0.5, *events())))
+    assert fan_out(executor, 1, Limits(timeout=0.4))[0].ok
 
 
 def test_connecting_has_its_own_deadline() -> None:
     executor = FakeExecutor(Plan(events(0.15)), worker_0=Plan((FOREVER, *events())))
-    outcomes = fan_out(executor, 3, Limits(parallel=1, connect_timeout=0.1))
-    assert (outcomes[0].kind, outcomes[0].reason) == (EndKind.TIMEOUT, "not started within 0.1 s")
+    outcomes = fan_out(executor, 3, Limits(parallel=1, connect_timeout=0.4))
+    assert (outcomes[0].kind, outcomes[0].reason) == (EndKind.TIMEOUT, "not started within 0.4 s")
     assert outcomes[0].guarded is None
     assert [outcome.ok for outcome in outcomes[1:]] == [True, True]
 
@@ -186,7 +187,7 @@ def test_a_worker_that_is_never_reached_ends_with_the_time_of_its_command(monkey
     """A short timeout leaves enough time for the connection."""
     monkeypatch.setattr(engine, "REACHING", 1.0)
     executor = FakeExecutor(Plan((0.15, *events())), worker_0=Plan((FOREVER, *events())))
-    slow, quick = fan_out(executor, 2, Limits(timeout=0.1))
+    slow, quick = fan_out(executor, 2, Limits(timeout=0.4))
     assert (slow.kind, slow.reason) == (EndKind.TIMEOUT, "not started within 1 s")
     assert quick.ok
     assert fan_out(executor, 1, Limits(timeout=1.2))[0].reason == "not started within 1.2 s"
@@ -270,7 +271,8 @@ def test_ends_run_at_once_and_within_bounds(monkeypatch: pytest.MonkeyPatch) -> 
         (EndKind.CANCELLED, False),
         *[(EndKind.CANCELLED, True)] * 29,
     ]
-    assert 0.4 <= seconds < 6
+    assert seconds >= 0.4
+    assert within(seconds, 6)
     assert len(executor.graces) == 30
     assert len(sink.outcomes) == 30
     assert executor.all_closed()
@@ -285,7 +287,7 @@ def test_a_sink_that_takes_nothing_cannot_hold_a_cancelled_run(monkeypatch: pyte
     blocked = [("finished", "worker-0"), ("output", "worker-1"), ("output", "worker-2")]
     error, seconds = asyncio.run(interrupted(fan, lambda: set(blocked) <= set(sink.calls)))
     assert [o.kind for o in error.outcomes] == [EndKind.EXITED, EndKind.CANCELLED, EndKind.CANCELLED]
-    assert seconds < 15
+    assert within(seconds, 15)
 
 
 def test_a_second_cancellation_leaves_at_once() -> None:
@@ -296,7 +298,7 @@ def test_a_second_cancellation_leaves_at_once() -> None:
         (EndKind.EXITED, False),
         *[(EndKind.CANCELLED, True)] * 3,
     ]
-    assert seconds < 15
+    assert within(seconds, 15)
 
 
 def test_an_interrupted_run_stays_a_cancellation() -> None:
@@ -367,7 +369,7 @@ def test_a_cancellation_while_a_failed_sink_is_cleaned_up_leaves_at_once() -> No
     fan = FanOut(executor, workers(2), REQUEST, Limits(grace=20), FakeSink(full))
     error, seconds = asyncio.run(interrupted(fan, lambda: len(executor.graces) == 2))
     assert all(outcome.may_still_run for outcome in error.outcomes)
-    assert seconds < 15
+    assert within(seconds, 15)
 
 
 def test_a_thousand_workers_run_at_once() -> None:

@@ -58,7 +58,7 @@ def test_a_write_to_a_command_that_never_begins_ends(place: Unreached | FailedTo
         await execution.close_stdin()
         return await writing, events
 
-    taken, events = asyncio.run(asyncio.wait_for(main(), 30))
+    taken, events = asyncio.run(asyncio.wait_for(main(), 100))
     assert not taken
     assert [isinstance(event, FailedToStart) and "refused" in event.reason for event in events] == [True]
 
@@ -125,7 +125,7 @@ def test_the_proof_of_an_end_is_seen_whoever_reads_it(reader_first: bool) -> Non
         last, proven = await asyncio.gather(read(), end())
         return proven, [started, last]
 
-    proven, seen = asyncio.run(asyncio.wait_for(main(), 30))
+    proven, seen = asyncio.run(asyncio.wait_for(main(), 100))
     assert proven
     assert [type(event) for event in seen] == [Started, Exited]
 

@@ -22,7 +22,7 @@ def listening_as(user: int, folder: Path) -> Iterator[socket.socket]:
     """A control socket in `folder` with a process of `user` at the other end. Requires root."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "control.sock"))
-        server.settimeout(5)
+        server.settimeout(100)
         os.seteuid(user)
         try:
             server.listen()  # now the kernel records its owner
@@ -64,18 +64,18 @@ class Local(LocalWorld):
         assert process is not None
         return process.parent
 
-    def gone(self, name: str = "job", timeout: float = 10.0) -> bool:
+    def gone(self, name: str = "job", timeout: float = 100.0) -> bool:
         """Wait until the job has no supervisor any more."""
         return wait_until(lambda: registry.glance(name).presence == "gone", timeout)
 
-    def ended(self, name: str = "job", timeout: float = 10.0) -> Job:
+    def ended(self, name: str = "job", timeout: float = 100.0) -> Job:
         """Wait until no worker of the job is running; returns the job."""
         return eventually(self, name, lambda job: not any(worker.state.active for worker in job.workers), timeout)
 
     def connect(self, name: str = "job") -> socket.socket:
         """A raw connection to the supervisor."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(5)
+        sock.settimeout(100)
         folder = os.open(self.folder(name), os.O_PATH)
         try:
             sock.connect(f"/proc/self/fd/{folder}/control.sock")

@@ -12,6 +12,7 @@ from atlctl.backends.hosts import connect
 from atlctl.backends.hosts.connect import Connections, Direct
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import KnownHosts
+from atlctl.backends.hosts.jobkeys import JobAccess
 from atlctl.backends.hosts.keys import Keys
 
 
@@ -98,6 +99,47 @@ def test_idle_connections_are_kept_up_to_a_number_and_those_in_use_always(monkey
     asyncio.run(main())
 
 
+def test_a_connection_made_with_other_trust_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Made:
+        closed = False
+
+        def is_closed(self) -> bool:
+            return self.closed
+
+        def abort(self) -> None:
+            self.closed = True
+
+    async def main() -> None:
+        made = connections(None)
+
+        async def begin(_: Host) -> Any:
+            return Made()
+
+        monkeypatch.setattr(made, "_connect", begin)
+        host, access = Host("h", port=7), JobAccess(bytes(32), "1")
+        found = []
+        for given, index in ((None, 0), (access, 0), (access, 0), (access, 1), (JobAccess(bytes(32), "2"), 1)):
+            if given is not None:
+                made.trust(host, given, index)
+            found.append(cast(Made, await made.get(host)))
+        assert [found.index(one) for one in found] == [0, 1, 1, 3, 4]
+        assert not any(one.closed for one in found), "they may be in use"
+        await made.aclose()
+        assert all(one.closed for one in found)
+
+    asyncio.run(main())
+
+
+def test_a_worker_of_a_job_has_no_settings_of_the_user(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  HostName other\n  User x\n  IdentityAgent /run/any\n")
+    made = connections(str(config))
+    worker = Host("10.0.0.1", port=4000)
+    made.trust(worker, JobAccess(bytes(32), "1"), 0)
+    found = [made.target(host) for host in (worker, Host("10.0.0.1", port=4001), Host("10.0.0.1"))]
+    assert [(target.host, target.user) for target in found] == [("10.0.0.1", "atlctl"), ("other", "x"), ("other", "x")]
+
+
 def test_what_is_written_at_one_time_arrives_at_once() -> None:
     arrived: list[bytes] = []
 
@@ -132,5 +174,5 @@ def test_what_is_written_at_one_time_arrives_at_once() -> None:
             await over.wait()
             assert protocol.transport.is_closing()
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
     assert arrived == [b"one two", b"this is echoed", b""]

@@ -18,6 +18,7 @@ from atlctl.backends.hosts.execution import MOST_WIDENED, PIPE_SIZE, READ_SIZE, 
 from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable
 from atlctl.jobs.model import Job, State
 from atlctl.remote.supervisor.control import MAX_MESSAGE
+from tests.support.pace import within
 from tests.unit.hosts.local import listening_as
 
 JOB = Job("job", "Local", "local", State.RUNNING, "uid", 1)
@@ -35,7 +36,7 @@ class Server:
 
     def accept(self) -> socket.socket:
         self.sock, _ = self._listener.accept()
-        self.sock.settimeout(5)
+        self.sock.settimeout(100)
         return self.sock
 
     def messages(self, count: int) -> list[dict[str, Any]]:
@@ -64,7 +65,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 30))
+    asyncio.run(asyncio.wait_for(main, 100))
 
 
 async def connected(tmp_path: Path, server: Server) -> ControlClient:
@@ -223,7 +224,7 @@ def test_one_connection_for_all(tmp_path: Path, server: Server) -> None:
         server.accept()
         await client.send(1, {})
         assert server.messages(1)[0]["id"] == 1
-        assert time.monotonic() - begun < 10
+        assert within(time.monotonic() - begun, 10)
         await client.aclose()
 
     run(main())

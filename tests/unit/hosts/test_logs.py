@@ -21,7 +21,7 @@ def read(folder: Path, request: LogRequest | None = None) -> list[LogLine]:
     async def main() -> list[LogLine]:
         return [line async for batch in logs.read(str(folder), request or LogRequest(), None) for line in batch]
 
-    return asyncio.run(asyncio.wait_for(main(), 20))
+    return asyncio.run(asyncio.wait_for(main(), 100))
 
 
 def write(folder: Path, count: int, size: int, keep: int = 1000, first: int = 0) -> None:
@@ -130,7 +130,7 @@ def test_follow_through_rotation_without_loss_or_doubles(tmp_path: Path, tail: i
         await writing
         return found
 
-    found = asyncio.run(asyncio.wait_for(main(), 30))
+    found = asyncio.run(asyncio.wait_for(main(), 100))
     assert found == list(range(found[0], total))
     if tail is None:
         assert found[0] == 0
@@ -212,4 +212,4 @@ def test_many_followers_share_a_thread(tmp_path: Path) -> None:
         ended.set()
         return sum(await asyncio.gather(*tasks))
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) == 250
+    assert asyncio.run(asyncio.wait_for(main(), 100)) == 250

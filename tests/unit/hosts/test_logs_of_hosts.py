@@ -67,7 +67,7 @@ def lines(request: LogRequest, *answers: Sequence[Event | float]) -> list[LogLin
         found = looking.lines(FakeExecutor(*answers), RECORD, "w1", request)
         return [line async for batch in found for line in batch]
 
-    return asyncio.run(asyncio.wait_for(main(), 20))
+    return asyncio.run(asyncio.wait_for(main(), 100))
 
 
 def local(folder: Path, request: LogRequest) -> list[LogLine]:
@@ -262,5 +262,5 @@ def test_a_followed_log_goes_on_over_a_connection_that_is_lost_late(monkeypatch:
         found = looking.lines(executor, RECORD, "w1", LogRequest(follow=True), told.append)
         return [line.data async for batch in found for line in batch]
 
-    assert asyncio.run(asyncio.wait_for(main(), 20)) == [b"one"]
+    assert asyncio.run(asyncio.wait_for(main(), 100)) == [b"one"]
     assert told == ["waiting for the log of w1: w1: gone"] * 2

@@ -17,6 +17,7 @@ from atlctl.backends.base import Argv, ExecRequest
 from atlctl.jobs.model import State
 from tests.contract.drive import execute, fan_out
 from tests.contract.world import REPOSITORY
+from tests.support.pace import within
 from tests.support.proc import alive, marked, wait_until
 from tests.unit.hosts.local import Local
 
@@ -147,7 +148,7 @@ def test_a_leftover_may_not_hold_up_the_end(local: Local) -> None:
     held = os.open(f"/proc/{worker.pid}/fd/1", os.O_WRONLY)
     try:
         local.end_worker(job)
-        assert local.ended(timeout=5).workers[0].signal == signal.SIGKILL
+        assert local.ended().workers[0].signal == signal.SIGKILL
     finally:
         os.close(held)
 
@@ -203,7 +204,7 @@ def test_a_client_that_is_slow_to_read_hears_of_every_worker(local: Local) -> No
     with local.connect() as sock, sock.makefile("rb") as answers:
         wanted = {"id": 1, "uid": job.uid, "fds": 0, "op": "stop", "workers": names, "grace": 10.0}
         sock.sendall(json.dumps(wanted).encode() + b"\n")
-        assert wait_until(lambda: all(local.file("exit.json", index).exists() for index in range(400)), 20)
+        assert wait_until(lambda: all(local.file("exit.json", index).exists() for index in range(400)))
         told = [json.loads(line) for line in answers]
     assert sorted(one["worker"] for one in told[:-1]) == sorted(names)
     assert told[-1]["event"] == "stop-done"
@@ -233,7 +234,7 @@ def test_300_commands_at_once_through_one_connection(local: Local) -> None:
     old = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, old[1]), old[1]))
     try:
-        assert asyncio.run(asyncio.wait_for(main(), 40)) == [True] * 300
+        assert asyncio.run(asyncio.wait_for(main(), 100)) == [True] * 300
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, old)
     assert len(local.inside(job)) == 1
@@ -263,7 +264,7 @@ def test_a_job_started_inside_a_worker_is_that_workers(local: Local) -> None:
     begun = time.monotonic()
     asyncio.run(local.backend.stop(job, job.workers[1:], 10.0))
     assert not any(pid is not None and alive(pid) for pid in pids)
-    assert time.monotonic() - begun < 9, "its end is not waited for"
+    assert within(time.monotonic() - begun, 9), "its end is not waited for"
 
 
 @pytest.mark.parametrize("folder", ["work", "log"])

@@ -309,7 +309,7 @@ def test_a_stream_that_is_left_early_is_closed() -> None:
         async with it.stream(PODS) as (_, body):
             async for _ in body:
                 break
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             await left.wait()
 
     left = asyncio.Event()
@@ -368,7 +368,7 @@ def test_an_answer_has_a_time_in_all(monkeypatch: pytest.MonkeyPatch, handler: H
     told: list[str] = []
 
     async def use(it: Client) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             if asked == "get":
                 await it.get(PODS)
             elif asked == "list":

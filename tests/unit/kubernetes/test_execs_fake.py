@@ -121,7 +121,7 @@ def run(*scripts: Any, argv: Sequence[str] = ("tool",), **request: Any) -> Run:
         await executor.aclose()
         return events
 
-    return asyncio.run(asyncio.wait_for(main(), 30)), api
+    return asyncio.run(asyncio.wait_for(main(), 100)), api
 
 
 def test_a_command_from_start_to_end() -> None:
@@ -319,7 +319,7 @@ def drive(api: FakeApi, body: Drive, **request: Any) -> None:
         await executor.aclose()
         assert all(socket.closed for socket in api.sockets)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
 
 
 def test_input_has_a_watcher_beside_it() -> None:

@@ -62,7 +62,7 @@ def run(server: Server, pod: str, argv: tuple[str, ...] = COMMAND, **request: An
             await executor.aclose()
             await client.aclose()
 
-    return asyncio.run(asyncio.wait_for(main(), 20))
+    return asyncio.run(asyncio.wait_for(main(), 100))
 
 
 @pytest.mark.parametrize(

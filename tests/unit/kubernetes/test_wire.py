@@ -40,7 +40,7 @@ def run(peer: Peer, use: Callable[[Wires, Access], Awaitable[Any]], **settings: 
         access = Access(f"http://127.0.0.1:{port}", None, "team", "a test", **settings)
         wires = Wires(access, {"User-Agent": "test"})
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(100):
                 return await use(wires, access)
         finally:
             wires.close()
@@ -279,7 +279,7 @@ def test_a_tunnel_through_a_proxy(certificates: tuple[str, str, str], secured: b
         access.proxy = f"http{'s' if secured else ''}://me:p%40ss@127.0.0.1:{at}"
         wires = Wires(access, {})
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(100):
                 return await ask(wires, access), seen, port
         finally:
             wires.close()

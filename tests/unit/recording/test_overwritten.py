@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from atlctl.recording.feed import LEARNED, Overwritten
 from atlctl.recording.lines import LineReader
+from tests.support.pace import within
 
 OVER = ": several processes wrote over each other in it, lines may be missing"
 
@@ -287,7 +288,7 @@ def test_hostile_lines_take_no_time_and_no_memory():
         found.feed_line(b"  host      : h%d" % number)
         found.feed_line(b"[rank%d]: textE1120 17:45:05.757000 1" % number)
     text = found.verdict()
-    assert time.process_time() - start < 2
+    assert within(time.process_time() - start, 2)
     assert text is not None
     assert len(text) < 500
 

@@ -21,7 +21,6 @@ def test_lines_are_whole_however_they_are_torn(size: int) -> None:
     assert held == b"rest"
 
 
-@pytest.mark.timeout(20)
 def test_more_than_a_pipe_holds_comes_through_in_order() -> None:
     reads, writes = os.pipe()
     told = [{"number": number, "text": "x" * 300_000} for number in range(4)]

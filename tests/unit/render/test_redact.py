@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from atlctl.diagnosis.scanner import sieve_for
 from atlctl.render.redact import HIDDEN, LITERALS, Redactor, is_secret_name, redact_json, redact_json_bytes, redact_text
+from tests.support.pace import within
 
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkNBTkFSWSJ9.eyJpc3MiOiJDQU5BUlkifQ.CANARY-CANARY_CANARY"
 SECRETS = [
@@ -194,7 +195,7 @@ def test_no_line_takes_long(piece):
     line = (piece * (200_000 // len(piece)) + " @ key= token= ookie: uthorization: earer x --").encode()
     begin = time.monotonic()
     Redactor().line(line)
-    assert time.monotonic() - begin < 5
+    assert within(time.monotonic() - begin, 5)
 
 
 def test_json_by_names_and_pairs():

@@ -327,7 +327,7 @@ def test_a_worker_that_never_stops_is_ended(here: Path, tar: Shells) -> None:
     copying = down(shells, "/x", here)
 
     async def scenario() -> Outcome:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             [outcome] = await copying.fan_out.run()
         return outcome
 
@@ -419,7 +419,7 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, there: Path, here: Path, 
 
     async def scenario() -> list[Outcome]:
         running = asyncio.create_task(copying.fan_out.run())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while not left(here):  # noqa: ASYNC110 - another process's doing
                 await asyncio.sleep(0.01)
         running.cancel()

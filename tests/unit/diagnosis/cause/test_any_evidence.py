@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import time
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atlctl.diagnosis.result import Diagnosis, Verdict
+from tests.support.pace import within
 
 from .logs import (
     MESH,
@@ -95,7 +95,6 @@ def job_of(numbers: random.Random) -> list[Log]:
     return logs
 
 
-@pytest.mark.timeout(180)
 def test_two_thousand_jobs_at_random() -> None:
     numbers = random.Random(20261120)
     seen = set()
@@ -103,7 +102,7 @@ def test_two_thousand_jobs_at_random() -> None:
         logs = job_of(numbers)
         start = time.monotonic()
         found = diagnosed(*logs)
-        assert time.monotonic() - start < PATIENCE
+        assert within(time.monotonic() - start, PATIENCE)
         check(found)
         seen.add(found.verdict)
         for proof in proofs(found):
@@ -137,6 +136,6 @@ def test_many_workers_take_bounded_time() -> None:
     ]
     start = time.process_time()
     found = diagnosed(*evidence)
-    assert time.process_time() - start < 20
+    assert within(time.process_time() - start, 20)
     check(found)
     assert (found.root_causes[0].worker, found.root_causes[0].local_rank) == ("worker-7", 1)

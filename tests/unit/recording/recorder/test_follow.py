@@ -39,6 +39,7 @@ class Run:
             job(worker),
             worker,
             WorkerLog(self.store, "worker-0", 1 << 20, close),
+            came=lambda *_: None,
             failed=lambda _, data: self.failed.append(data),
             begun=lambda _: setattr(self, "begun", self.begun + 1),
             stuck=lambda _, why, __: self.stuck.append(why),
@@ -47,7 +48,7 @@ class Run:
     def go(self, before: tuple[str | None, int] | None = None) -> Run:
         async def main() -> None:
             self.follower.start(before)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 while not self.follower.ended:  # noqa: ASYNC110 - it sets no event
                     await asyncio.sleep(0)
             await self.follower.stop()

@@ -167,7 +167,7 @@ def test_a_real_process_is_found(tmp_path: Path, programs: str) -> None:
     env = {**os.environ, "RANK": "11", "LOCAL_RANK": "3", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_ERROR_FILE": file}
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=env) as trainer:
         try:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 100
             while time.monotonic() < deadline:
                 found = asyncio.run(look_for_seats(shells, WORKER))
                 if found and any(seat.rank == 11 for seat in found["worker-0"].seats):

@@ -1,0 +1,214 @@
+"""`atlctl run`, `rerun`, `release` and `stop --keep`: the life of wrapped jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.smoke import netns
+from tests.integration.wrapped import Wrapped, wrapped
+from tests.support import proc
+from tests.support.cli import ATLCTL, run_cli
+
+#: Fails on worker 1 until it is mended; the others end with 0 when it is.
+SCRIPT = """\
+import os, sys, time
+print("attempt of", os.environ["RANK"], flush=True)
+if os.environ["RANK"] == "1" and not os.path.exists("mended"):
+    raise ValueError("a bad batch")
+while not os.path.exists("mended"):
+    time.sleep(0.05)
+print("trained", flush=True)
+"""
+
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Wrapped]:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with wrapped(tmp_path, 3) as made:
+        yield made
+
+
+def _train() -> list[str]:
+    return ["--", sys.executable, "train.py"]
+
+
+def test_a_failure_is_named_held_mended_and_run_again(job: Wrapped) -> None:
+    job.start("--settle", "0", "--hold", "10m", *_train())
+    job.until_said(0, "worker-1, line")
+    assert "ValueError: a bad batch" in job.said(0)
+    job.until_states(2, "Running", "Held", "Running")
+    (held,) = [worker for worker in job.data(2, "ps")["workers"] if worker["name"] == "worker-1"]
+    assert held["reason"].startswith("exit 1; ")
+    refused = job.atlctl(2, "rerun", "--yes")
+    assert refused.code == 1
+    assert b"nothing was started: worker-[0,2]: its command is running" in refused.stderr
+
+    assert job.atlctl(2, "stop", "--keep", "--yes").code == 0
+    job.until_states(1, "Debugging", "Held", "Debugging")
+    done = job.atlctl(2, "exec", "--all", "--", "sh", "-c", "echo rank $RANK in $PWD")
+    lines = sorted(done.stdout.decode().splitlines())
+    assert lines == [f"worker-{index}: rank {index} in {job.folder}" for index in range(3)]
+    kept = json.loads((job.start_folder() / "verdict.json").read_text())["data"]
+    saved = json.loads(run_cli("errors", "--from", str(job.start_folder()), "-o", "json").stdout)["data"]
+    for found in (kept, saved, job.data(2, "errors")):
+        assert "ValueError: a bad batch" in json.dumps(found["verdict"]), found
+
+    (job.folder / "mended").touch()
+    assert b"attempt 2" in job.atlctl(2, "rerun", "--dry-run").stderr
+    assert job.atlctl(2, "rerun", "--yes").code == 0
+    assert job.codes() == [0, 0, 0]
+    assert job.said(1).count("attempt of 1") == 2
+    assert job.said(1).endswith("trained\n")
+    for index in range(3):
+        assert not list((job.folder / f"state-{index}" / "run").glob("*/*")), "a record is left"
+
+
+def test_logs_of_both_attempts(job: Wrapped) -> None:
+    job.start("--settle", "0", "--hold", "10m", *_train())
+    job.until_said(1, "is kept")
+    job.until_said(0, "worker-1, line")
+    assert job.atlctl(0, "stop", "--keep", "--yes").code == 0
+    assert job.atlctl(0, "rerun", "--yes", "--", "sh", "-c", "echo second of $RANK; exit 4").code == 0
+    job.until_states(0, "Held", "Held", "Held")
+    second = job.atlctl(2, "logs", "--no-prefix", "-w", "1")
+    assert second.stdout == b"second of 1\n", second
+    assert b"a bad batch" in job.atlctl(2, "logs", "--previous", "-w", "1").stdout
+    assert job.atlctl(1, "release").code == 0
+    assert job.codes() == [4, 4, 4]
+
+
+def test_without_a_hold_each_wrapper_exits_as_its_command(job: Wrapped) -> None:
+    job.start("--settle", "0", "--", "sh", "-c", "exit $((RANK * 3))")
+    assert job.codes() == [0, 3, 6]
+    assert any("explicit_exit" in job.said(index) for index in (0, 1))
+
+
+def test_stop_ends_commands_and_wrappers(job: Wrapped) -> None:
+    job.start("--hold", "10m", "--", "sleep", "600")
+    job.until_states(0, "Running", "Running", "Running")
+    assert job.atlctl(1, "stop", "--yes", job.data(1, "ps")["job"]["name"]).code == 0
+    assert job.codes() == [143, 143, 143]
+
+
+def test_signals_go_to_the_command_and_end_the_wrapper_without_verdict_or_hold(tmp_path: Path) -> None:
+    with wrapped(tmp_path, 1) as job:
+        script = "trap 'echo usr1' USR1; trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
+        job.start("--hold", "10m", "--", "sh", "-c", script)
+        job.until_said(0, "ready")
+        job.runs[0].send_signal(signal.SIGUSR1)
+        job.until_said(0, "usr1")
+        job.runs[0].send_signal(signal.SIGTERM)
+        assert job.codes() == [143]
+        assert "term" in job.said(0)
+        assert "root cause" not in job.said(0)
+
+
+def test_a_missing_worker_is_named_and_the_command_starts(job: Wrapped) -> None:
+    job.start("--wait", "1", "--", "true", indexes=[0, 2])
+    assert job.codes() == [0, 0]
+    assert "worker-1 did not come within 1 s" in job.said(0)
+
+
+def test_a_missing_worker_blocks_if_it_is_asked_for(job: Wrapped) -> None:
+    job.start("--wait", "1", "--block", "missing", "--", "touch", "started", indexes=[0, 2])
+    assert job.codes() == [125, 125]
+    assert "the command is not started: worker-1 did not come within 1 s" in job.said(0)
+    assert not (job.folder / "started").exists()
+
+
+def test_a_late_worker_joins(job: Wrapped) -> None:
+    wait = ["--", "sh", "-c", "until [ -e mended ]; do sleep 0.1; done"]
+    job.start("--wait", "0", *wait, indexes=[0, 1])
+    job.until_said(0, "did not come")
+    job.start(*wait, indexes=[2])
+    job.until_said(0, "worker-2 has come late")
+    job.until_states(1, "Running", "Running", "Running")
+    (job.folder / "mended").touch()
+    assert job.codes() == [0, 0, 0]
+
+
+def test_a_worker_without_worker_0_starts_alone(job: Wrapped) -> None:
+    job.start("--wait", "1", "--", "sh", "-c", "echo begun; exit 3", indexes=[2])
+    assert job.codes() == [3]
+    assert "worker-0 did not answer within 1 s" in job.said(2)
+    assert "begun" in job.said(2)
+
+
+def test_a_killed_worker_fails_the_job(job: Wrapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.start("--settle", "0", "--", "sh", "-c", "echo $$ > pid-$RANK; exec sleep 600")
+    job.until_states(0, "Running", "Running", "Running")
+    job.runs[2].kill()
+    os.kill(int((job.folder / "pid-2").read_text()), signal.SIGKILL)
+    job.until_said(0, "worker-2 does not answer any more")
+    job.until_said(0, "job ")
+    for index in (0, 1):
+        job.runs[index].send_signal(signal.SIGTERM)
+    assert job.codes()[:2] == [143, 143]
+
+
+def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
+    with wrapped(tmp_path, 1) as job:
+        job.start("--", "no-such-command-here")
+        assert job.codes() == [127]
+        assert "command not found" in job.said(0)
+
+
+def test_every_byte_of_output_arrives_on_the_screen_and_in_the_log(tmp_path: Path) -> None:
+    with wrapped(tmp_path, 1) as job:
+        program = "import os; [os.write(1, (str(n) * 50 + '\\n').encode()) for n in range(100000, 300000)]"
+        run = subprocess.run(
+            [*ATLCTL, "run", "--", sys.executable, "-c", program],
+            env={name: value for name, value in {**os.environ, **job.env(0)}.items() if value is not None},
+            capture_output=True,
+            timeout=90,
+            check=False,
+        )
+        wanted = b"".join(b"%d" % n * 50 + b"\n" for n in range(100000, 300000))
+        assert hashlib.sha256(run.stdout).digest() == hashlib.sha256(wanted).digest()
+        own = job.start_folder() / "worker-0" / "workers" / "worker-0"
+        lost = json.loads((own / "exit.json").read_text())["log_bytes_lost"]
+        written = sum(path.read_bytes().count(b"\n") for path in (own / "log").iterdir())
+        assert lost or written == 200000
+        assert not lost or f"{lost} bytes of the output are not in the log".encode() in run.stderr
+
+
+@pytest.mark.skipif(netns.refused() != "", reason=netns.refused())
+def test_four_workers_with_addresses_of_their_own_a_key_and_no_folder(tmp_path: Path) -> None:
+    """Names come from the pattern of the first worker; here they are addresses, in MPI's hostfile."""
+    key = tmp_path / "key"
+    key.write_text("k" * 40)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with netns.Network(3) as network:
+        hosts = tmp_path / "hosts"
+        hosts.write_text("".join(f"{network.address(index)}\n" for index in range(3)))
+        before = {index: ["ip", "netns", "exec", network.space(index)] for index in range(3)}
+        environ = {
+            "MASTER_ADDR": network.address(0),
+            "ATLCTL_RUN_DIR": None,
+            "ATLCTL_JOB_KEY_FILE": str(key),
+            "OMPI_MCA_orte_default_hostfile": str(hosts),
+            "ATLCTL_CHECK_ITEMS": "facts,mesh",
+        }
+        with wrapped(tmp_path, 3, environ, before) as job:
+            job.start("--settle", "0", "--hold", "10m", *_train())
+            job.until_said(0, "worker-1, line")
+            assert "check: " in job.said(0)
+            done = job.atlctl(2, "exec", "--all", "--", "sh", "-c", "echo ${ATLCTL_JOB_KEY_FILE:-none}")
+            assert sorted(done.stdout.splitlines()) == [f"worker-{index}: none".encode() for index in range(3)]
+            assert b"a bad batch" in job.atlctl(2, "logs").stdout
+            (tmp_path / "mended").touch()
+            proc.wait_until(lambda: job.states(1) == ["Held", "Held", "Held"], 60)
+            assert job.atlctl(2, "rerun", "--yes").code == 0
+            assert job.codes() == [0, 0, 0]
