@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from atlctl.diagnosis.logline import When
-from atlctl.diagnosis.steps import Slowdown, Standstill, Track, Tracks, standstill
+from atlctl.diagnosis.steps import Slowdown, Standstill, StepTrack, Tracks, standstill
 from atlctl.diagnosis.stepwatch import seconds_text
 from atlctl.diagnosis.telling.data import utc
 from atlctl.i18n import Message
@@ -30,9 +30,9 @@ class SlowWhen:
     slow: bool
 
 
-def when_of(workers: Mapping[str, Sequence[Track]]) -> SlowWhen:
+def when_of(workers: Mapping[str, Sequence[StepTrack]]) -> SlowWhen:
     """The slow phases of all workers' tracks. Workers with the same ones share their rows."""
-    alike: dict[tuple[object, ...], list[tuple[str, Track]]] = {}
+    alike: dict[tuple[object, ...], list[tuple[str, StepTrack]]] = {}
     data = []
     for worker, tracks in workers.items():
         for track in tracks:
@@ -56,7 +56,7 @@ def when_of(workers: Mapping[str, Sequence[Track]]) -> SlowWhen:
     return SlowWhen(Table(columns, rows), data, any(item["slowdowns"] for item in data))
 
 
-def _rows(group: Sequence[tuple[str, Track]], *, ranked: bool) -> list[list[str]]:
+def _rows(group: Sequence[tuple[str, StepTrack]], *, ranked: bool) -> list[list[str]]:
     names = fold_names(dict.fromkeys(worker for worker, _ in group))
     ranks = [str(item.rank if item.rank is not None else item.local_rank) for _, t in group if (item := t.origin).known]
     usual = [track.usual for _, track in group if track.usual is not None]
@@ -87,7 +87,7 @@ def _utc(moment: float | None) -> str | None:
     return None if moment is None else utc(When(moment, 1.0))
 
 
-def track_data(track: Track, found: Sequence[Slowdown]) -> dict[str, Any]:
+def track_data(track: StepTrack, found: Sequence[Slowdown]) -> dict[str, Any]:
     """A track with its slow phases, for JSON. Times are RFC 3339, durations seconds."""
     return {
         "rank": track.origin.rank,
