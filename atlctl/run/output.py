@@ -15,7 +15,7 @@ from collections.abc import Callable
 from atlctl.jobs.statedir import write_all
 from atlctl.remote.supervisor.logs import CriLog
 
-#: Bytes that wait for the log; what comes above that is lost.
+#: Most bytes that wait for the log; further ones are lost.
 BUFFER = 4 << 20
 #: Size and number of the files of a log.
 MAX_BYTES, MAX_FILES = 64 << 20, 4

@@ -95,7 +95,7 @@ class _Attempt:
 
 
 async def _note(path: str, value: dict[str, Any]) -> None:
-    """Write JSON to the evidence; what takes too long goes on behind."""
+    """Write JSON to the evidence; after a second this goes on without being waited for."""
     with contextlib.suppress(TimeoutError):
         await apart(lambda: write_json(path, value), 1.0)
 
@@ -453,7 +453,7 @@ class Wrapper:
         workers = []
         for index in range(place.count):
             entry = self._table.get(index) or self._own_entry(index)
-            host = Host(entry["address"], entry["user"], entry["port"]) if entry else Host("0.0.0.0")  # noqa: S104 - nobody
+            host = Host(entry["address"], entry["user"], entry["port"]) if entry else Host("0.0.0.0")  # noqa: S104 - not bound
             workers.append(Placed(worker_name(index), host, entry["folder"] if entry else ""))
         record = Record(
             name=place.job,
@@ -875,7 +875,7 @@ class Wrapper:
         return self._succeeded < self._attempt.number
 
     async def _tell_all(self, what: str) -> None:
-        """Tell the others what they wait for: this worker may leave."""
+        """Send the others the message that they wait for: this worker may leave."""
         told = {"attempt": self._attempt.number}
         others = (index for index in self._table if index != self._place.index)
         await asyncio.gather(*(self._ask(index, what, told) for index in others))
