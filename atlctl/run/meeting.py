@@ -16,10 +16,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from atlctl.backends.hosts.connect import JOB_USER
+from atlctl.backends.hosts.hostfile import checked
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.fields import mapping, text, whole
@@ -130,3 +133,37 @@ def write_json(path: str, value: dict[str, Any]) -> None:
     with contextlib.suppress(AtlctlError, OSError):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         write_atomic(path, json.dumps(value).encode())
+
+
+def entry_of(raw: object, count: int) -> dict[str, Any] | None:
+    """The entry of a worker from another wrapper; None if it is not one."""
+    told = mapping(raw)
+    index, port = whole(told.get("index")), whole(told.get("port"))
+    folder, user = text(told.get("folder"), 4096), text(told.get("user"), 64)
+    try:
+        address = checked(text(told.get("address"), 255))
+    except UsageError:
+        return None
+    if index is None or not 0 <= index < count or port is None or not 0 < port < 65536 or not folder.startswith("/"):
+        return None
+    return {
+        "index": index,
+        "address": address,
+        "port": port,
+        "folder": folder,
+        "host": text(told.get("host"), 255),
+        "user": user or JOB_USER,
+    }
+
+
+def write_text(path: str, data: str) -> None:
+    """Write evidence that the user alone can read. Raises OSError."""
+    with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(data)
+
+
+def keep_files(source: str, target: str) -> None:
+    """Copy what torch has left to the evidence, and remove it here."""
+    if os.path.isdir(source) and os.listdir(source):
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    shutil.rmtree(source, ignore_errors=True)

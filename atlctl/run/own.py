@@ -1,4 +1,4 @@
-"""Commands of atlctl that a wrapper starts on its own job: the smoke test, the verdict, stacks. And work in threads."""
+"""What a wrapper is asked to do, the commands of atlctl that it starts on its own job, and work in threads."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from atlctl.i18n import Message
 from atlctl.jobs.fields import items, mapping, text
+from atlctl.run.meeting import PORT
 
 T = TypeVar("T")
 
@@ -23,6 +24,24 @@ _LIMIT = 4 << 20
 #: What --block can name beside the checks of `smoke`.
 GPU, MISSING, NETWORK = "gpu", "missing", "network"
 _OF_NETWORK = ("mesh", "throughput", "pairs")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of `atlctl run`; times in seconds. `root`: the folder on shared storage. `key`: the job's secret if
+    there is no folder. `items`: the checks, None for those of the quick tier, "none" for none."""
+
+    root: str | None = None
+    key: bytes | None = field(default=None, repr=False)
+    items: str | None = None
+    budget: str | None = None
+    block: frozenset[str] = frozenset({GPU})
+    wait: float = 120.0
+    settle: float = 30.0
+    hold: float = 0.0
+    serve: bool = True
+    port: int = PORT
+    stops_others: bool = False
 
 
 async def apart(work: Callable[[], T], seconds: float | None) -> T:

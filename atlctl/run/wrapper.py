@@ -13,32 +13,32 @@ import contextlib
 import logging
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from atlctl.backends.hosts import runs, wrappers
+from atlctl.backends.hosts.connect import JOB_USER as USER
 from atlctl.backends.hosts.connect import Connections
 from atlctl.backends.hosts.hostfile import Host, checked
 from atlctl.backends.hosts.jobkeys import JobAccess
 from atlctl.backends.hosts.records import RUN, Placed, Record
 from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError, no_answer
-from atlctl.jobs.fields import items, mapping, text, whole
+from atlctl.jobs.errors import AtlctlError, ExitCode, no_answer
+from atlctl.jobs.fields import items, text, whole
 from atlctl.jobs.naming import fold_names, safe_file_name
 from atlctl.jobs.statedir import state_dir
 from atlctl.remote import proc
 from atlctl.remote.supervisor import asked, processes
 from atlctl.remote.supervisor.workers import StartError, spawn
-from atlctl.run.meeting import PORT, JobStart, RunFolder, new_uid, write_json
+from atlctl.run.meeting import JobStart, RunFolder, entry_of, keep_files, new_uid, write_json, write_text
 from atlctl.run.output import Log, Pump, drained
-from atlctl.run.own import GPU, MISSING, CheckFault, OwnCommands, apart
+from atlctl.run.own import MISSING, CheckFault, OwnCommands, Settings, apart
 from atlctl.run.place import Post, own_address, worker_name
 from atlctl.run.serving import Refused, Server
 
@@ -67,24 +67,6 @@ _PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
 _NO_FOLDER = Message("the folder of the run is not used: {why}")
 _MISSING = Message("{workers} did not come within {seconds:g} s")
 _STRANGER = Message("not a worker of this job")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options of `atlctl run`; times in seconds. `root`: the folder on shared storage. `key`: the job's secret if
-    there is no folder. `items`: the checks, None for those of the quick tier, "none" for none."""
-
-    root: str | None = None
-    key: bytes | None = field(default=None, repr=False)
-    items: str | None = None
-    budget: str | None = None
-    block: frozenset[str] = frozenset({GPU})
-    wait: float = 120.0
-    settle: float = 30.0
-    hold: float = 0.0
-    serve: bool = True
-    port: int = PORT
-    stops_others: bool = False
 
 
 @dataclass(slots=True)
@@ -145,7 +127,7 @@ class Wrapper:
         self._server: Server | None = None
         #: Entries of the workers that have come, by index, as `_entry` makes them.
         self._table: dict[int, dict[str, Any]] = {}
-        self._port = 0
+        self._port = self._answering = 0
         self._record_path: str | None = None
         #: Whether the command may start: None until it is decided, else "" or why not.
         self._gate: str | None = None
@@ -236,6 +218,8 @@ class Wrapper:
         if self._record_path is not None:
             runs.forget(self._record_path)
         if self._server is not None:
+            await self._until(lambda: not self._answering, ASK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)  # until the answers are sent
             await self._server.aclose()
         await self._connections.aclose()
 
@@ -299,8 +283,7 @@ class Wrapper:
 
     async def _serve(self, access: JobAccess, port: int) -> int | None:
         """Serve this worker; returns the port, None if it is taken."""
-        environ = {**self._environ, "ATLCTL_RUN": self._place.job}
-        server = Server(access, self._place.index, environ, self._cwd, self._answer)
+        server = Server(access, self._place.index, self._environ, self._cwd, self._answered)
         try:
             port = await server.start(own_address(self._place), port)
         except OSError as error:
@@ -319,7 +302,7 @@ class Wrapper:
             "port": port,
             "folder": os.path.join(self._folder, place.name),
             "host": os.uname().nodename,
-            "user": _user(),
+            "user": USER,
         }
 
     def _adopt(self, start: JobStart | None) -> None:
@@ -421,7 +404,7 @@ class Wrapper:
         """Say hello to worker 0 at `address`, and again until it has decided. Raises AtlctlError if it does not answer;
         returns True when the gate is known."""
         assert self._access is not None
-        host = Host(checked(address[0]), _user(), address[1])
+        host = Host(checked(address[0]), USER, address[1])
         self._connections.trust(host, self._access, 0)
         told = await wrappers.ask(self._connections, host, "hello", self._entry(port), ASK_SECONDS)
         uid = text(told.get("uid"), 100)
@@ -436,7 +419,7 @@ class Wrapper:
     def _learn(self, told: Mapping[str, Any]) -> None:
         """Take the table of workers, and its decision, from worker 0."""
         for raw in items(told.get("table")):
-            entry = _entry_of(raw, self._place.count)
+            entry = entry_of(raw, self._place.count)
             if entry is not None and entry["index"] != self._place.index:
                 self._table[entry["index"]] = entry
         self._write_record()
@@ -513,6 +496,14 @@ class Wrapper:
 
     # Answers to other wrappers and to clients
 
+    async def _answered(self, question: str, details: dict[str, Any]) -> dict[str, Any]:
+        self._answering += 1
+        try:
+            return await self._answer(question, details)
+        finally:
+            self._answering -= 1
+            self._notify()
+
     async def _answer(self, question: str, details: dict[str, Any]) -> dict[str, Any]:
         if question == "hello":
             return self._hello(details)
@@ -543,7 +534,7 @@ class Wrapper:
         raise Refused(Message("unknown question"))
 
     def _hello(self, details: dict[str, Any]) -> dict[str, Any]:
-        entry = _entry_of(details, self._place.count)
+        entry = entry_of(details, self._place.count)
         if entry is None or self._place.index != 0 or entry["index"] == 0:
             raise Refused(_STRANGER)
         if self._table.get(entry["index"]) != entry:
@@ -744,7 +735,7 @@ class Wrapper:
             )
         await _note(f"{own}/exit.json", self._exit())
         with contextlib.suppress(TimeoutError, OSError):
-            await apart(lambda: _keep_files(files, f"{os.path.dirname(os.path.dirname(own))}"), FOLDER_SECONDS)
+            await apart(lambda: keep_files(files, f"{os.path.dirname(os.path.dirname(own))}"), FOLDER_SECONDS)
         self._notify()
 
     async def _ended(self, attempt: _Attempt) -> None:
@@ -970,7 +961,7 @@ class Wrapper:
         if said is not None:
             path, data = os.path.join(self._folder, name), said
             with contextlib.suppress(TimeoutError, OSError):
-                await apart(lambda: _write(path, data), FOLDER_SECONDS)
+                await apart(lambda: write_text(path, data), FOLDER_SECONDS)
         return said
 
     # The check
@@ -1000,41 +991,3 @@ class Wrapper:
 
     def _all(self) -> str:
         return fold_names(worker_name(index) for index in sorted(self._table))
-
-
-def _entry_of(raw: object, count: int) -> dict[str, Any] | None:
-    """The entry of a worker from another wrapper; None if it is not one."""
-    told = mapping(raw)
-    index, port = whole(told.get("index")), whole(told.get("port"))
-    folder, user = text(told.get("folder"), 4096), text(told.get("user"), 64)
-    try:
-        address = checked(text(told.get("address"), 255))
-    except UsageError:
-        return None
-    if index is None or not 0 <= index < count or port is None or not 0 < port < 65536 or not folder.startswith("/"):
-        return None
-    return {
-        "index": index,
-        "address": address,
-        "port": port,
-        "folder": folder,
-        "host": text(told.get("host"), 255),
-        "user": user or "atlctl",
-    }
-
-
-def _user() -> str:
-    """The user of the connections: the keys decide, not the name."""
-    return "atlctl"
-
-
-def _write(path: str, data: str) -> None:
-    with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(data)
-
-
-def _keep_files(source: str, target: str) -> None:
-    """Copy what torch has left to the evidence, and remove it here."""
-    if os.path.isdir(source) and os.listdir(source):
-        shutil.copytree(source, target, dirs_exist_ok=True)
-    shutil.rmtree(source, ignore_errors=True)

@@ -15,7 +15,7 @@ from atlctl.jobs.statedir import read_bytes
 from atlctl.render.palette import Tone, Toned
 
 if TYPE_CHECKING:
-    from atlctl.run.wrapper import Settings
+    from atlctl.run.own import Settings
 
 #: Bytes of a key: as many as a random one of 16 bytes has in hexadecimal digits, and most of a file.
 _LEAST_KEY, _MOST_KEY = 32, 4096
@@ -103,7 +103,7 @@ def command(
     ] = False,
 ) -> int:
     from atlctl.run.meeting import PORT
-    from atlctl.run.wrapper import Settings
+    from atlctl.run.own import Settings
 
     environ = os.environ
     settings = Settings(
