@@ -283,8 +283,7 @@ class Wrapper:
 
     async def _serve(self, access: JobAccess, port: int) -> int | None:
         """Serve this worker; returns the port, None if it is taken."""
-        environ = {**self._environ, "ATLCTL_RUN": self._place.job}
-        server = Server(access, self._place.index, environ, self._cwd, self._answered)
+        server = Server(access, self._place.index, self._environ, self._cwd, self._answered)
         try:
             port = await server.start(own_address(self._place), port)
         except OSError as error:

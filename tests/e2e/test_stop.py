@@ -51,7 +51,7 @@ def frozen(cluster: Cluster, job: Job) -> str:
 @each(list(kinds.EACH))
 def test_a_dry_run_writes_nothing(cluster: Cluster, own: Job) -> None:
     before = frozen(cluster, own)
-    for more in ((), ("--delete",), ("--keep-pods",)):
+    for more in ((), ("--delete",), ("--keep",)):
         run = cluster.cli("stop", *own.words, "--dry-run", "--yes", *more)
         if more == ("--delete",) or (own.kind.suspends and not more):
             assert run.code == 0, run
@@ -121,7 +121,7 @@ def test_keep_pods_ends_the_training_alone(cluster: Cluster) -> None:
     job = kinds.create(cluster, kinds.INDEXED, f'echo "begin $HOSTNAME"; {training}')
     try:
         before = pods(cluster, job.started())
-        run = cluster.cli("stop", *job.words, "--keep-pods", "--yes", "--no-save", "--grace", "5")
+        run = cluster.cli("stop", *job.words, "--keep", "--yes", "--no-save", "--grace", "5")
         assert run.code == 0, run
         assert b"ended after SIGTERM: worker-[0-1] (2, 2 processes)" in run.stdout
         until("the shell's word", lambda: cluster.cli("logs", *job.words).stdout.count(b"ended with 143") == 2, 30)
@@ -135,7 +135,7 @@ def test_keep_pods_is_refused_where_the_training_is_the_first_process(cluster: C
     job = kinds.create(cluster, kinds.INDEXED, 'exec python3 -c "import time; time.sleep(3000)"')
     try:
         before = pods(cluster, job.started())
-        run = cluster.cli("stop", *job.words, "--keep-pods", "--yes", "--no-save", "--grace", "1")
+        run = cluster.cli("stop", *job.words, "--keep", "--yes", "--no-save", "--grace", "1")
         assert run.code == 1, run
         assert b"not stopped: worker-[0-1]" in run.stderr
         assert pods(cluster, job) == before

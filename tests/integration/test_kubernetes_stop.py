@@ -52,7 +52,7 @@ def test_the_plan_says_where_whose_how_much_and_what_is_lost(cluster: Cluster) -
     assert {"age", "saved"} <= set(told)
 
 
-@pytest.mark.parametrize("more", [(), ("--delete",), ("--keep-pods",)])
+@pytest.mark.parametrize("more", [(), ("--delete",), ("--keep",)])
 def test_a_dry_run_and_a_missing_yes_change_nothing(cluster: Cluster, more: tuple[str, ...]) -> None:
     name = f"dry{''.join(more).replace('--', '-')}"
     before = cluster.pytorchjob(name)
@@ -307,7 +307,7 @@ def test_some_workers_alone_are_not_stopped(cluster: Cluster) -> None:
     cluster.pytorchjob("part")
     run = cluster.cli("stop", "part", "-w", "1", "--yes")
     assert run.code == 2
-    assert b"--keep-pods" in run.stderr
+    assert b"--keep" in run.stderr
     assert all(cluster.pods("part", 2))
 
 

@@ -1,4 +1,4 @@
-"""`stop --keep-pods`, and `stop` run inside a worker of the same job."""
+"""`stop --keep`, and `stop` run inside a worker of the same job."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ namespaces = pytest.mark.skipif(os.geteuid() != 0 or not can_unshare(), reason="
 @namespaces
 def test_a_shell_loop_that_may_be_the_training_is_not_told_as_ended(cluster: Cluster, tmp_path: Path) -> None:
     start(cluster, tmp_path, "while :; do echo step; sleep 0.2; done")
-    run = cluster.cli("stop", "dev", "--keep-pods", "--yes", "--no-save")
+    run = cluster.cli("stop", "dev", "--keep", "--yes", "--no-save")
     assert (run.stdout, run.code) == (b"NOT stopped: worker-[0-1] (2)\n", 1)
     assert (
         b"  worker-0: no launcher or Python process was found, and ending the first process (sh) would end"
@@ -85,14 +85,14 @@ def test_keep_pods_ends_the_training_and_keeps_the_pods(cluster: Cluster, tmp_pa
 
     assert proc.wait_until(lambda: trains() == 2)
     since = len(cluster.server.requests())
-    run = cluster.cli("stop", "dev", "--keep-pods", "--yes", "--no-save", "--grace", "5")
+    run = cluster.cli("stop", "dev", "--keep", "--yes", "--no-save", "--grace", "5")
     assert run.code == 0, run
     assert run.stdout == b"ended after SIGTERM: worker-[0-1] (2, 2 processes)\n"
     assert b"risk: if a container ends with its training" in run.stderr
     assert proc.wait_until(lambda: trains() == 0)
     assert all(cluster.pods("dev", 2))
     assert [write for write in cluster.writes(since) if "/exec" not in write["path"]] == []
-    again = cluster.cli("stop", "dev", "--keep-pods", "--yes", "--no-save", "-w", "1")
+    again = cluster.cli("stop", "dev", "--keep", "--yes", "--no-save", "-w", "1")
     assert again.stdout == b"had ended already: worker-1 (1)\n"
 
 

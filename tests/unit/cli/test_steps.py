@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from atlctl.cli.evidence import recorded
-from atlctl.cli.evidence.steps import last_steps, still_data, still_of, still_text, when_of
+from atlctl.cli.evidence.recorded import last_steps
+from atlctl.cli.evidence.steps import steps_chart, still_data, still_of, still_text, when_of
 from atlctl.cli.views import workers_table
 from atlctl.diagnosis.steps import StepTrack, Tracks
+from atlctl.diagnosis.telling.guide import Guide, Manner
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.recording import manifest
 from atlctl.recording.steps import STEPS
+from atlctl.render.page import ReportPage, render
 from atlctl.render.streams import Streams
 from atlctl.render.table import render_table
 from tests.support.paces import START, Made, lines_of, slowed
@@ -52,6 +55,35 @@ def test_when_of_folds_workers_that_were_slow_together() -> None:
 def test_when_of_nothing() -> None:
     found = when_of({})
     assert (found.slow, list(found.data), list(found.table.rows)) == (False, [], [])
+
+
+def test_steps_chart_has_slow_tracks_first() -> None:
+    lines = dict.fromkeys(("steps usual", "steps over time"), "{usual}")
+    manner = Manner("en", True, Guide.builtin(), str, lambda _: None)
+    chart = steps_chart({"w-0": tracks(Made([0.5] * 1000)), "w-1": tracks(slowed(random.Random(1), 3))}, manner, lines)
+    assert chart is not None
+    first, second = chart.curves
+    assert (first.name, second.name, len(second.points)) == ("w-1", "w-0", 334)
+    assert [time for time, _ in first.changes] == [pytest.approx(START + 200, abs=15)]
+    assert "3.0 times slower since" in first.said
+    assert second.changes == []
+    drawn = render(
+        ReportPage(
+            "en",
+            {"x": "Steps", "verdict": "", "contents": "", "made": ""},
+            "t",
+            [],
+            [],
+            "none",
+            [],
+            [],
+            [("x", [chart])],
+        )
+    )
+    assert drawn.count('class="curve"') == 2
+    assert drawn.count('class="change"') == 1
+    assert "nan" not in drawn
+    assert steps_chart({"w-0": tracks(Made([1.0] * 3))}, manner, lines) is None
 
 
 def test_a_job_stands_still_if_all_its_workers_do() -> None:

@@ -79,11 +79,8 @@ def test_thinned_is_even_for_each_loop() -> None:
 def test_hostile_entries_are_skipped(tmp_path: Path) -> None:
     good = {"worker": "w", "loop": "a", "step": 2, "first": 1, "seconds": 1.5}
     bad: list[Any] = [
-        *(
-            {**good, key: value}
-            for key in good
-            for value in (None, [], "x" if key != "worker" and key != "loop" else 3)
-        ),
+        *({**good, key: []} for key in ("worker", "step", "first", "seconds")),
+        *({**good, key: None} for key in ("worker", "step", "first", "seconds")),
         {**good, "step": -1},
         {**good, "seconds": -1},
         {**good, "seconds": float("inf")},
