@@ -36,6 +36,12 @@ def slow_text(slow: Slowdown) -> Message:
         "now": seconds_text(slow.now),
         "usual": seconds_text(slow.usual),
     }
+    if slow.last is not None:
+        return Message(
+            "training was {factor:.1f} times slower from step {first} to {last}: {now} a step instead of {usual}",
+            last=slow.last,
+            **about,
+        )
     since = None if slow.start is None else utc(When(slow.start, 1.0))
     if since is None:
         return Message(
@@ -78,6 +84,7 @@ class StepWatch:
         #: machine's clock.
         self._held: dict[tuple[str, int], tuple[StepTrack, MeasuredStep | None, float, float]] = {}
         self._fresh: list[dict[str, Any]] = []
+        self._warned: list[tuple[StepTrack, int]] = []
 
     def feed(self, worker: str, line: bytes, time: float | None = None) -> Slowdown | None:
         """Takes one line; returns a slow phase that is worth a warning, once for the job.
@@ -148,7 +155,14 @@ class StepWatch:
         at = track.last or 0.0
         before = max((factor for _, factor, last in self._judged.values() if at - last < _FORGOTTEN), default=0.0)
         self._judged[key] = since, slow.factor, at
-        return slow if slow.factor >= _WORSE * before else None
+        if slow.factor < _WORSE * before:
+            return None
+        self._warned.append((track, since))
+        return slow
+
+    def warned(self) -> list[Slowdown]:
+        """The slow phases that `feed` has returned, as they are now."""
+        return [slow for track, first in self._warned for slow in track.slowdowns if slow.first == first]
 
 
 def step_entry(worker: str, track: StepTrack, step: MeasuredStep) -> dict[str, Any]:

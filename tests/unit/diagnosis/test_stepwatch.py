@@ -36,7 +36,9 @@ def test_another_warning_if_it_gets_much_worse_or_slow_again() -> None:
     worse = Made([*noisy(rng, 200), *noisy(rng, 50, 2.5), *noisy(rng, 50, 6)])
     again = Made([*noisy(rng, 200), *noisy(rng, 50, 2.5), *noisy(rng, 100), *noisy(rng, 50, 2.5)])
     for made in (worse, again):
-        assert len(watched(made)[1]) == 2
+        watch, found = watched(made)
+        assert len(found) == 2
+        assert [slow.last is None for slow in watch.warned()] == [False, True]
 
 
 def test_no_warning_in_healthy_training() -> None:
@@ -104,5 +106,7 @@ def test_texts() -> None:
     assert slow_text(slow) == (
         "training is 3.0 times slower since 2023-11-14T22:13:20Z, from step 83 on: 9.46 s a step instead of 3.1 s"
     )
+    ended = Slowdown(83, 87, START, None, 3.05, 3.101, 9.465, 47.0)
+    assert slow_text(ended) == "training was 3.0 times slower from step 83 to 87: 9.46 s a step instead of 3.1 s"
     unknown = Slowdown(83, None, None, None, 3.06, 3.101, 9.465, 47.0)
     assert slow_text(unknown) == "training is 3.1 times slower from step 83 on: 9.46 s a step instead of 3.1 s"
