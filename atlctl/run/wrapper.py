@@ -37,7 +37,7 @@ from atlctl.remote import proc
 from atlctl.remote.supervisor import asked, processes
 from atlctl.remote.supervisor.workers import StartError, spawn
 from atlctl.run.meeting import JobStart, RunFolder, entry_of, keep_files, new_uid, write_json, write_text
-from atlctl.run.output import Log, Pump, drained
+from atlctl.run.output import Log, Pump, SlowSteps, drained
 from atlctl.run.own import MISSING, CheckFault, OwnCommands, Settings, apart
 from atlctl.run.place import Post, own_address, worker_name
 from atlctl.run.serving import Refused, Server
@@ -692,6 +692,8 @@ class Wrapper:
         own = os.path.join(self._folder, self._place.name, "workers", safe_file_name(self._place.name))
         with contextlib.suppress(TimeoutError, OSError):
             await apart(lambda: self._make_room(own, attempt.number), FOLDER_SECONDS)
+        loop = asyncio.get_running_loop()
+        self._slow = SlowSteps(self._place.name, lambda told: loop.call_soon_threadsafe(self._shout, told))
         log = Log(f"{own}/log", self._watch)
         files = os.path.join(state_dir(), "run-files", f"{os.getpid()}-{attempt.number}")
         environ = self._command_environ(files)
@@ -773,6 +775,7 @@ class Wrapper:
         return environ
 
     def _watch(self, data: bytes) -> None:
+        self._slow.feed(data)
         if not self._attempt.trainer_failed and any(marker in data for marker in FAILURE_MARKERS):
             self._attempt.trainer_failed = True
 

@@ -10,7 +10,7 @@ import pytest
 
 from atlctl.remote.supervisor.logs import CriLog
 from atlctl.run import output
-from atlctl.run.output import Log, Pump, drained
+from atlctl.run.output import Log, Pump, SlowSteps, drained
 
 PATIENCE = 30.0
 
@@ -86,3 +86,18 @@ def test_log_shows_its_bytes_to_a_watcher(tmp_path: Path) -> None:
     log.put("stdout", b"line\n")
     log.close(PATIENCE)
     assert seen == [b"line\n"]
+
+
+def test_slow_steps_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 0.1 s become steps of 1 s; lines come in pieces."""
+    now = 1_800_000_000.0
+    monkeypatch.setattr(output.time, "time", lambda: now)
+    warned: list[str] = []
+    slow = SlowSteps("worker-0", lambda told: warned.append(str(told)))
+    for step in range(400):
+        now += 0.1 if step < 300 else 1.0
+        line = b"step %d loss 0.5\n" % step
+        slow.feed(line[:7])
+        slow.feed(line[7:])
+    assert len(warned) == 1, warned
+    assert "times slower" in warned[0]
