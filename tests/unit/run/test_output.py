@@ -91,7 +91,7 @@ def test_log_shows_its_bytes_to_a_watcher(tmp_path: Path) -> None:
 def test_slow_steps_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 0.1 s become steps of 1 s; lines come in pieces."""
     now = 1_800_000_000.0
-    monkeypatch.setattr(output.time, "time", lambda: now)
+    monkeypatch.setattr("atlctl.run.output.time.time", lambda: now)
     warned: list[str] = []
     slow = SlowSteps("worker-0", lambda told: warned.append(str(told)))
     for step in range(400):
