@@ -36,7 +36,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 class Post:
     """`job`: the name that all its workers give it. `index` of this worker, `count` of workers. `first`: the name or
     address of the first worker, empty if unknown. `follows`: a process of this host that is not the first one, which
-    neither checks nor serves. `peers`: the workers by name, if the platform describes them."""
+    neither checks nor serves. `peers`: the workers by name, if the platform describes them. `odd`: a
+    contradiction in the platform's variables, for which the worker counts as alone."""
 
     job: str
     index: int
@@ -44,6 +45,7 @@ class Post:
     first: str
     follows: bool
     peers: Found | None
+    odd: str = ""
 
     @property
     def name(self) -> str:
@@ -55,35 +57,34 @@ def worker_name(index: int) -> str:
 
 
 def place(environ: Mapping[str, str], name: str | None = None) -> Post:
-    """The place of this process. `name`: that of the job. Raises UsageError for numbers that contradict each other."""
+    """The place of this process. `name`: that of the job."""
     around = surroundings(environ)
     try:
         peers = find(around)
     except UsageError:
         peers = None
-    index, count = _numbers(around, peers)
+    index, count, odd = _numbers(around, peers)
     first = next((host for _, host in masters(around) if host), "") or (peers.hosts[0].name if peers else "")
     local = next((environ[variable] for variable in _LOCAL if variable in environ), "0")
-    return Post(name or _job(around, first), index, count, first, local != "0", peers)
+    return Post(name or _job(around, first), index, count, first, local != "0", peers, odd)
 
 
-def _numbers(environ: Mapping[str, str], peers: Found | None) -> tuple[int, int]:
+def _numbers(environ: Mapping[str, str], peers: Found | None) -> tuple[int, int, str]:
+    """Index, count, and the contradiction for which the worker counts as alone."""
     for own, all_ in _COUNTS:
         # An elastic job, MIN:MAX, has at least the first.
-        index, count = environ.get(own, ""), environ.get(all_, "").partition(":")[0]
+        index, count = environ.get(own, ""), environ.get(all_, "").rpartition(":")[2]  # an elastic job: MIN:MAX
         if index.isdecimal() and count.isdecimal() and int(count) > 0:
-            if int(index) >= int(count):
-                raise UsageError(
-                    Message("{own} is {index}, but {all} is {count}", own=own, index=index, all=all_, count=count),
-                    Message("set both for each worker, numbers from 0 on"),
-                )
-            return int(index), int(count)
+            if int(index) < int(count):
+                return int(index), int(count), ""
+            odd = Message("{own} is {index}, but {all} is {count}", own=own, index=index, all=all_, count=count)
+            return 0, 1, odd
     if peers is not None:
         completion = environ.get("JOB_COMPLETION_INDEX", "")
         number = int(completion) if completion.isdecimal() else peers.own
         if number is not None and number < len(peers.hosts):
-            return number, len(peers.hosts)
-    return 0, 1
+            return number, len(peers.hosts), ""
+    return 0, 1, ""
 
 
 def _job(environ: Mapping[str, str], first: str) -> str:

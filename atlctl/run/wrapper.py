@@ -257,6 +257,8 @@ class Wrapper:
     async def _meet(self) -> None:
         settings, place = self._settings, self._place
         alone = place.count == 1
+        if place.odd:
+            self._shout(Message("{why}: this worker counts as alone", why=place.odd))
         folder: RunFolder | None = None
         if settings.root is not None:
             root = settings.root
@@ -745,11 +747,11 @@ class Wrapper:
         assert attempt.child is not None
         code = await self._wait(attempt.child)
         attempt.code, attempt.signal = (code, None) if code >= 0 else (None, -code)
-        left = await apart(self._family, ASK_SECONDS)
-        if left:
-            processes.send(left, signal.SIGTERM)
-            await asyncio.sleep(LOOK_SECONDS)
-            processes.send(await apart(self._family, ASK_SECONDS), signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            if left := await apart(self._family, ASK_SECONDS):
+                processes.send(left, signal.SIGTERM)
+                await asyncio.sleep(LOOK_SECONDS)
+                processes.send(await apart(self._family, ASK_SECONDS), signal.SIGKILL)
         attempt.ended = time.time()
 
     async def _wait(self, child: subprocess.Popen[bytes]) -> int:

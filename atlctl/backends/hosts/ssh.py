@@ -217,7 +217,8 @@ class SshBackend(SupervisedBackend):
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
         record = self._owned(job)
         if request.keep and record.access is not None:
-            running = tuple(worker for worker in workers if worker.state in (State.RUNNING, State.STOPPING))
+            kept_by = (State.RUNNING, State.STOPPING, State.HELD)  # of a held worker only the time limit ends
+            running = tuple(worker for worker in workers if worker.state in kept_by)
             if not running:
                 return Plan(job, (), "signal", nothing=as_it_is(job))
             how = Message(
