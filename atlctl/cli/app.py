@@ -174,7 +174,7 @@ atlctl demo                   # all of this on a real job on this machine"""
             section=_JOBS,
             options_first=True,
             guide="run",
-            summary=Message("Wrap a launch script: check, run, find the cause, keep the workers."),
+            summary=Message("Wrap a launch script: check, run, find the cause."),
         ),
         "rerun": Lazy(
             f"{_COMMANDS}.rerun",

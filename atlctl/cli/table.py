@@ -29,7 +29,12 @@ from atlctl.jobs.errors import ExitCode
 
 #: Variables that a user may set or will see. Those of one part alone (of the demo's script, say) are not among them.
 ENVIRONMENT = {
-    "ATLCTL_JOB": Message("the current job; set inside workers of `local run` and `ssh run`"),
+    "ATLCTL_JOB": Message("the current job; set inside workers of `run`, `local run` and `ssh run`"),
+    "ATLCTL_RUN_DIR": Message("the folder of `run` on shared storage, as `--dir`"),
+    "ATLCTL_JOB_KEY_FILE": Message("a file with the key of a job of `run` that has no such folder"),
+    "ATLCTL_JOB_KEY": Message("the key itself"),
+    "ATLCTL_CHECK_ITEMS": Message("the checks of `run`, as `--items`"),
+    "ATLCTL_CHECK_BLOCK": Message("the faults that keep the command of `run` from starting, as `--block`"),
     "ATLCTL_BACKEND": Message("the backend of the jobs, as `--backend`"),
     "ATLCTL_NAMESPACE": Message("the Kubernetes namespace, as `--namespace`"),
     "ATLCTL_STATE_DIR": Message("the folder for jobs of this machine and notes; an absolute path"),

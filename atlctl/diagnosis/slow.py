@@ -423,7 +423,10 @@ def pressed(report: StackReport, what: str) -> float:
 def _queued(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Explained | None:
     usual = median([other.queued for other in others] or [0.0])
     more = _computes(pace) > _TIMES * median([_computes(other) for other in others] or [0.0]) + _COMPUTES
-    if pace.queued < _QUEUED or pace.queued < _TIMES * usual or more:
+    if pace.queued < _QUEUED or more:
+        return None
+    # On a busy machine the others wait for a CPU, too.
+    if pace.queued < _TIMES * usual and _most(_excess(pace, others)) is not Doing.RUN:
         return None
     text = Message(
         "it was ready to run and had no CPU {share:.0%} of the time, the others {usual:.0%}",
@@ -456,6 +459,18 @@ _BY_DOING: Mapping[Doing, tuple[CauseClass, str]] = {
 }
 
 
+def _excess(pace: RankPace, others: Sequence[RankPace]) -> dict[Doing, float]:
+    """The shares of activities beyond those of the others."""
+    return {
+        doing: pace.doing.get(doing, 0.0) - median([other.doing.get(doing, 0.0) for other in others] or [0.0])
+        for doing in _BY_DOING
+    }
+
+
+def _most(excess: Mapping[Doing, float]) -> Doing:
+    return max(excess, key=lambda doing: excess[doing])
+
+
 #: Activities by the place of the stack.
 _BY_STACK: Mapping[StackPlace, Doing] = {
     StackPlace.USER: Doing.RUN,
@@ -467,11 +482,8 @@ _BY_STACK: Mapping[StackPlace, Doing] = {
 
 def _activity(pace: RankPace, others: Sequence[RankPace]) -> Explained | None:
     """The activity in which it exceeds the others most."""
-    excess = {
-        doing: pace.doing.get(doing, 0.0) - median([other.doing.get(doing, 0.0) for other in others] or [0.0])
-        for doing in _BY_DOING
-    }
-    doing = max(excess, key=lambda doing: excess[doing])
+    excess = _excess(pace, others)
+    doing = _most(excess)
     loads = pace.places.get(StackPlace.LOADER, 0.0)
     usual = median([other.places.get(StackPlace.LOADER, 0.0) for other in others] or [0.0])
     if loads - usual >= _GAP and loads - usual >= excess[doing] / 2:

@@ -1,6 +1,6 @@
 """Training steps from lines of logs, and the moments at which a training became slow.
 
-`read_steps` reads one line by the formats of `steps.toml`. A `Track` takes the lines of one loop of one process, and
+`read_steps` reads one line by the formats of `steps.toml`. A `StepTrack` takes the lines of one loop of one process and
 computes the duration of each step: the printed one if it is that of these steps, else the time between lines.
 
 The baseline, `usual`, is the median of recent healthy steps. Training is slow if four of the last five steps, and
@@ -241,7 +241,7 @@ _ALMOST = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MeasuredStep:
     """Measured steps up to `number`, each of which took `seconds`.
 
     `first`: the first of them. `at`: the time of the line, seconds since the epoch (local time read as UTC if the log
@@ -279,7 +279,7 @@ class Slowdown:
 
 
 @dataclass(slots=True)
-class Track:
+class StepTrack:
     """The steps of one loop of one process. `points` are thinned out in long runs; slow phases are found before.
 
     `number`: the last step; `last`: the time of its line. `longest`: the longest time between two lines, `increment`:
@@ -288,7 +288,7 @@ class Track:
 
     origin: Origin = NOBODY
     loop: str = ""
-    points: list[Step] = field(default_factory=list)
+    points: list[MeasuredStep] = field(default_factory=list)
     number: int | None = None
     total: int | None = None
     last: float | None = None
@@ -312,7 +312,7 @@ class Track:
         """Whether its last step is the last one of the training, as far as its lines show it."""
         return self.total is not None and self._raw >= self.total - 1
 
-    def take(self, line: StepLine) -> Step | None:
+    def take(self, line: StepLine) -> MeasuredStep | None:
         """Takes the next line; returns the steps that it completes a measurement of."""
         raw = line.number if line.number is not None else self._raw + 1
         clock = line.at if line.at is not None else line.elapsed
@@ -331,7 +331,7 @@ class Track:
         self.last = line.at if line.at is not None else self.last
         return self._measure(number, clock, line)
 
-    def put(self, step: Step) -> None:
+    def put(self, step: MeasuredStep) -> None:
         """Takes a step that was measured before, by the track of a recorder."""
         if self.last is not None and step.at is not None and self.lines > 3:
             self.longest = max(self.longest, step.at - self.last)
@@ -371,7 +371,7 @@ class Track:
         self._anchor = None
         self._paces.append(_Pace())
 
-    def _measure(self, number: int, clock: float | None, line: StepLine) -> Step | None:
+    def _measure(self, number: int, clock: float | None, line: StepLine) -> MeasuredStep | None:
         before, began = self._anchor or (number - 1, None)
         if line.seconds is not None and (line.form.exact or clock is None):
             self._anchor = number, 0.0
@@ -388,12 +388,12 @@ class Track:
                 return None
             self._anchor = number, clock
             seconds = span / (number - before)
-        step = Step(number, min(before + 1, number), line.at, seconds, line.loss, self._border)
+        step = MeasuredStep(number, min(before + 1, number), line.at, seconds, line.loss, self._border)
         self._border = False
         self._add(step)
         return step
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: MeasuredStep) -> None:
         pace = self._paces[-1]
         paused = pace.usual and step.seconds * (step.number - step.first + 1) > max(_PAUSE, _PAUSE_TIMES * pace.usual)
         if step.border or paused:
@@ -422,13 +422,13 @@ class Track:
         return found[-1] if found and found[-1].last is None else None
 
 
-def joined(one: Step, other: Step) -> Step:
+def joined(one: MeasuredStep, other: MeasuredStep) -> MeasuredStep:
     """Both as one; of the last steps before a restart and the first ones behind it, the latter."""
     if other.first <= one.number:
         return other
     first, second = one.number - one.first + 1, other.number - other.first + 1
     seconds = (one.seconds * first + other.seconds * second) / (first + second)
-    return Step(other.number, one.first, other.at, seconds, other.loss, one.border or other.border)
+    return MeasuredStep(other.number, one.first, other.at, seconds, other.loss, one.border or other.border)
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,7 +446,7 @@ _STILL, _STILL_USUAL, _STILL_LONGEST = 120.0, 10, 2
 _LEAST_LINES = 5
 
 
-def standstill(track: Track, now: float) -> Standstill | None:
+def standstill(track: StepTrack, now: float) -> Standstill | None:
     """Whether the training made no step for longer than ever before. `now`: seconds since the epoch."""
     if track.last is None or track.number is None or track.ended or track.lines < _LEAST_LINES or not track.points:
         return None
@@ -461,9 +461,9 @@ def standstill(track: Track, now: float) -> Standstill | None:
 class Tracks:
     """The tracks of one worker's log."""
 
-    found: dict[tuple[Origin, str], Track] = field(default_factory=dict)
+    found: dict[tuple[Origin, str], StepTrack] = field(default_factory=dict)
 
-    def feed(self, line: bytes, at: float | None = None) -> list[tuple[Track, Step]]:
+    def feed(self, line: bytes, at: float | None = None) -> list[tuple[StepTrack, MeasuredStep]]:
         """Takes one line; returns the steps that it completes a measurement of. `at` as for `read_steps`."""
         done = []
         for item in read_steps(line, at):
@@ -474,19 +474,19 @@ class Tracks:
             if track is None:
                 if len(self.found) >= MAX_TRACKS:
                     continue
-                track = self.found[item.origin, loop] = Track(item.origin, loop)
+                track = self.found[item.origin, loop] = StepTrack(item.origin, loop)
             if (step := track.take(item)) is not None:
                 done.append((track, step))
         return done
 
-    def main(self) -> list[Track]:
+    def main(self) -> list[StepTrack]:
         """For each process the loop that it spent most time in, ranks in order."""
         return main_tracks(self.found.values())
 
 
-def main_tracks(tracks: Iterable[Track]) -> list[Track]:
+def main_tracks(tracks: Iterable[StepTrack]) -> list[StepTrack]:
     """For each process the loop that it spent most time in, ranks in order."""
-    best: dict[Origin, tuple[tuple[bool, float, int], Track]] = {}
+    best: dict[Origin, tuple[tuple[bool, float, int], StepTrack]] = {}
     for track in tracks:
         if not track.points:
             continue
@@ -536,7 +536,7 @@ class _Phase:
     last: int | None = None
     end: float | None = None
 
-    def add(self, step: Step) -> None:
+    def add(self, step: MeasuredStep) -> None:
         self.points += 1
         self.values.append(step.seconds)
         if len(self.values) > 2 * _PHASE:
@@ -562,7 +562,7 @@ class _Pace:
         self._seen = self._begin = 0
         self._grace = 0
         self._since_border = 0
-        self._tail: deque[tuple[Step, int, bool]] = deque(maxlen=_TAIL)
+        self._tail: deque[tuple[MeasuredStep, int, bool]] = deque(maxlen=_TAIL)
         self._healthy: deque[float] = deque()
         self._sorted: list[float] = []
         self._above: deque[bool] = deque(maxlen=_MEMORY)
@@ -580,7 +580,7 @@ class _Pace:
         self._grace = min(_GRACE, self._since_border // _GRACE_SHARE)
         self._since_border = 0
 
-    def feed(self, step: Step, line: int) -> None:
+    def feed(self, step: MeasuredStep, line: int) -> None:
         """Takes the next step, which ends at this line of the track."""
         self._seen += 1
         if self._seen == 1:
@@ -683,7 +683,9 @@ class _Pace:
         level = phase.level
         end = phase.end if phase.last is not None else (self._tail[-1][0].at if self._tail else None)
         last = phase.last if phase.last is not None else self._tail[-1][0].number
-        seconds = end - phase.start if end is not None and phase.start is not None else level * (last - phase.first + 1)
+        seconds = level * (last - phase.first + 1)
+        if end is not None and phase.start is not None:
+            seconds = max(seconds, end - phase.start)  # lines may come late, all at once
         return Slowdown(
             phase.first, phase.last, phase.start, phase.end, level / phase.usual, phase.usual, level, seconds
         )

@@ -6,7 +6,7 @@ import time as clocks
 from typing import Any
 
 from atlctl.diagnosis.logline import When, split_stamp
-from atlctl.diagnosis.steps import Slowdown, Step, Track, Tracks, joined, step_sieve
+from atlctl.diagnosis.steps import MeasuredStep, Slowdown, StepTrack, Tracks, joined, step_sieve
 from atlctl.diagnosis.telling.data import utc
 from atlctl.i18n import Message
 
@@ -36,6 +36,12 @@ def slow_text(slow: Slowdown) -> Message:
         "now": seconds_text(slow.now),
         "usual": seconds_text(slow.usual),
     }
+    if slow.last is not None:
+        return Message(
+            "training was {factor:.1f} times slower from step {first} to {last}: {now} a step instead of {usual}",
+            last=slow.last,
+            **about,
+        )
     since = None if slow.start is None else utc(When(slow.start, 1.0))
     if since is None:
         return Message(
@@ -72,10 +78,13 @@ class StepWatch:
         self.workers: dict[str, Tracks] = {}
         self._paces: dict[str, LogPace] = {}
         self._all = LogPace()
-        #: By worker and track: the phase that was judged, and its factor.
+        #: By worker and track: the phase that was warned of, its factor and its time.
         self._judged: dict[tuple[str, int], tuple[int, float, float]] = {}
-        self._held: dict[tuple[str, int], tuple[Track, Step, float]] = {}
+        #: The steps that wait for their second to be over, and the time of the last entry, by the log's and by this
+        #: machine's clock.
+        self._held: dict[tuple[str, int], tuple[StepTrack, MeasuredStep | None, float, float]] = {}
         self._fresh: list[dict[str, Any]] = []
+        self._warned: list[tuple[StepTrack, int]] = []
 
     def feed(self, worker: str, line: bytes, time: float | None = None) -> Slowdown | None:
         """Takes one line; returns a slow phase that is worth a warning, once for the job.
@@ -97,33 +106,41 @@ class StepWatch:
         return found
 
     def fresh(self) -> list[dict[str, Any]]:
-        """The entries of `steps.jsonl` since the last call."""
+        """The entries of `steps.jsonl` since the last call, without those that wait for their second to be over."""
+        self._let_go(_APART)
         fresh, self._fresh = self._fresh, []
         return fresh
 
     def rest(self) -> list[dict[str, Any]]:
-        """The same at the end: also those that waited for the second to be over."""
-        for (worker, _), (track, step, _) in self._held.items():
-            self._fresh.append(step_entry(worker, track, step))
-        self._held.clear()
+        """The same at the end, with all entries."""
+        self._let_go(0.0)
         return self.fresh()
 
-    def _keep(self, worker: str, track: Track, step: Step) -> None:
+    def _let_go(self, seconds: float) -> None:
+        """Makes entries of the steps that have waited for so long."""
+        now = clocks.monotonic()
+        for key, (track, held, written, since) in self._held.items():
+            if held is not None and now - since >= seconds:
+                self._fresh.append(step_entry(key[0], track, held))
+                self._held[key] = track, None, written, now
+
+    def _keep(self, worker: str, track: StepTrack, step: MeasuredStep) -> None:
         now = clocks.time() if step.at is None else step.at
         key = worker, id(track)
-        held = self._held.get(key)
-        if held is not None and step.first > held[1].number:
-            step = joined(held[1], step)
+        _, held, written, since = self._held.get(key, (track, None, -1.0, 0.0))
+        if held is not None and step.first > held.number:
+            step = joined(held, step)
         elif held is not None:  # a restart
-            self._fresh.append(step_entry(worker, track, held[1]))
-        begun = held[2] if held is not None else now - _APART
-        if now - begun >= _APART or now < begun:
-            self._held.pop(key, None)
+            self._fresh.append(step_entry(worker, track, held))
+        wait = 0 <= now - written < _APART
+        if not wait:
             self._fresh.append(step_entry(worker, track, step))
-            return
-        self._held[key] = track, step, begun
+        if wait:
+            self._held[key] = track, step, written, since
+        else:
+            self._held[key] = track, None, now, clocks.monotonic()
 
-    def _judge(self, worker: str, track: Track) -> Slowdown | None:
+    def _judge(self, worker: str, track: StepTrack) -> Slowdown | None:
         key = worker, id(track)
         since = track.slow_since
         if since is None:
@@ -138,10 +155,17 @@ class StepWatch:
         at = track.last or 0.0
         before = max((factor for _, factor, last in self._judged.values() if at - last < _FORGOTTEN), default=0.0)
         self._judged[key] = since, slow.factor, at
-        return slow if slow.factor >= _WORSE * before else None
+        if slow.factor < _WORSE * before:
+            return None
+        self._warned.append((track, since))
+        return slow
+
+    def warned(self) -> list[Slowdown]:
+        """The slow phases that `feed` has returned, as they are now."""
+        return [slow for track, first in self._warned for slow in track.slowdowns if slow.first == first]
 
 
-def step_entry(worker: str, track: Track, step: Step) -> dict[str, Any]:
+def step_entry(worker: str, track: StepTrack, step: MeasuredStep) -> dict[str, Any]:
     known = {
         "worker": worker,
         "loop": track.loop,

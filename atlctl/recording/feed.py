@@ -19,12 +19,13 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Literal, Protocol
 
 from atlctl.diagnosis.logfacts import END_LITERALS, MAX_BEFORE, LogReader
 from atlctl.diagnosis.logline import decode, is_utf8
-from atlctl.diagnosis.scanner import MOST, Scanner
+from atlctl.diagnosis.scanner import Scanner
 from atlctl.diagnosis.torchelastic import AGENT_STARTS
 from atlctl.diagnosis.tracebacks import HEADER, embedded_in, rank_in
 from atlctl.i18n import Message, joined, plural
@@ -35,6 +36,8 @@ Told = Literal["file", "prefix", "task", "json", "host"]
 
 #: Bytes at both ends of a log in which the scanner skips no line: they show when the log begins and how it ends.
 _EDGE = 8 * 1024
+#: More lines than a log has.
+_ALL = 1 << 62
 #: Bytes at the start of one worker's log from which its format is detected.
 _FORM = 32 * 1024
 #: RFC 3339. Other time stamps of JSON lines are not used.
@@ -116,10 +119,10 @@ class Feed:
         start: bytes,
         *,
         alone: bool,
-        most: int = MOST,
+        everything: bool = False,
     ) -> None:
         """`start` is the start of the log, used to detect its format. `alone`: every line is of the worker `name`.
-        `most`: see `Scanner`."""
+        `everything`: however many lines have a literal."""
         self.number = number
         self.backwards = False
         self._holes = 0
@@ -134,7 +137,8 @@ class Feed:
         self._prefix: LinePrefix | None = None
         self._scanner: Scanner | None = None
         if self._plain(start):
-            self._scanner = Scanner(literals, self._take, head=_EDGE, tail=_EDGE, most=most)
+            scanner = partial(Scanner, most=_ALL) if everything else Scanner
+            self._scanner = scanner(literals, self._take, head=_EDGE, tail=_EDGE)
 
     @property
     def holes(self) -> int:

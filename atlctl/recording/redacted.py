@@ -40,6 +40,7 @@ from atlctl.recording.packed import PlainBytes, unpacked_name
 from atlctl.recording.read import INPUT, STDIN, check_logs, mapped, shown_path
 from atlctl.recording.recorder.store import EVENTS, STATES, regular
 from atlctl.recording.save import EvidenceSource, Folder, closing
+from atlctl.recording.steps import STEPS
 from atlctl.render.redact import HIDDEN, LITERALS, Kind, Redactor, redact_json, redact_json_bytes, redact_text
 from atlctl.render.sanitize import clean
 
@@ -100,7 +101,7 @@ def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, li
             done.miss(content.manifest, error)
     elif done.cut:
         _put_manifest(folder, json.dumps(_NO_WORKERS).encode(), done.cut)
-    wanted = ([EVENTS] if content.events is not None else []) + ([STATES] if error_files else [])
+    wanted = ([EVENTS] if content.events is not None else []) + ([STATES, STEPS] if error_files else [])
     for name in wanted:
         try:
             _put_lines(os.path.join(path, name), name, folder)

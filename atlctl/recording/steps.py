@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from atlctl.diagnosis.logline import Origin, decode
-from atlctl.diagnosis.steps import Step, Track, Tracks, main_tracks, step_literals
+from atlctl.diagnosis.steps import MeasuredStep, StepTrack, Tracks, main_tracks, step_literals
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.statedir import READ_FLAGS, write_all
@@ -28,8 +28,10 @@ from atlctl.recording.packed import PlainBytes
 from atlctl.recording.read import INPUT, STDIN, mapped, shown_path
 
 STEPS = "steps.jsonl"
-#: Bytes after which the older half of the file is thinned out.
+#: Bytes after which all but the newest quarter of the file is thinned out to half of that.
 LIMIT = 8 << 20
+#: Seconds between two entries of one loop, and the most that thinning leaves.
+_APART, _FARTHEST = 1.0, 1e6
 #: Bytes at the end of the file in which the last steps are.
 _LAST = 256 << 10
 
@@ -63,41 +65,57 @@ class StepsFile:
             os.close(fd)
         if size > LIMIT:
             with open(self._store.read(STEPS), "rb") as file:
-                self._store.replace(STEPS, thinned(file.read()))
+                self._store.replace(STEPS, thinned(file.read(), LIMIT // 2))
 
 
-def thinned(data: bytes) -> bytes:
-    """The lines without every second one of each loop in their older half."""
+def thinned(data: bytes, most: int) -> bytes:
+    """The lines, evenly thinned out in all but the newest quarter until they have at most `most` bytes."""
     lines = data.splitlines(keepends=True)
-    odd: dict[bytes, bool] = {}
-    kept = []
-    for line in lines[: len(lines) // 2]:
-        loop = line.partition(b'"step"')[0]
-        odd[loop] = not odd.get(loop, True)
-        if odd[loop]:
-            kept.append(line)
-    return b"".join(kept + lines[len(lines) // 2 :])
+    older, newer = lines[: len(lines) * 3 // 4], lines[len(lines) * 3 // 4 :]
+    found = [(line.partition(b'"step"')[0], _time_of(line), line) for line in older]
+    size, apart = len(data), _APART
+    while size > most and apart < _FARTHEST:
+        apart *= 2
+        last: dict[bytes, float] = {}
+        kept = []
+        for item in found:
+            loop, at, _ = item
+            if not last.get(loop, -apart) <= at < last.get(loop, -apart) + apart:
+                last[loop] = at
+                kept.append(item)
+        found = kept
+        size = sum(len(line) for *_, line in found) + sum(map(len, newer))
+    return b"".join([line for *_, line in found] + newer)
 
 
-def read_recorded(folder: str, *, last: bool = False) -> dict[str, list[Track]]:
+def _time_of(line: bytes) -> float:
+    """The time of an entry; without one all are as old."""
+    text = line.partition(b'"time":')[2].partition(b",")[0]
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def read_recorded(folder: str, *, last: bool = False) -> dict[str, list[StepTrack]]:
     """The tracks in a folder's `steps.jsonl`, by worker. `last`: only of the last steps in it. Invalid lines are
     skipped, and a file that cannot be read is an empty one."""
     try:
         fd = os.open(os.path.join(folder, STEPS), READ_FLAGS)
     except OSError:
         return {}
-    found: dict[str, dict[tuple[Origin, str], Track]] = {}
+    found: dict[str, dict[tuple[Origin, str], StepTrack]] = {}
     with open(fd, "rb") as file:
         if last and os.fstat(fd).st_size > _LAST:
             file.seek(-_LAST, os.SEEK_END)
             file.readline()
         for worker, loop, origin, step in _entries(lines_within(file)):
             tracks = found.setdefault(worker, {})
-            tracks.setdefault((origin, loop), Track(origin, loop)).put(step)
+            tracks.setdefault((origin, loop), StepTrack(origin, loop)).put(step)
     return {worker: main_tracks(found[worker].values()) for worker in sorted(found, key=natural)}
 
 
-def _entries(lines: Iterable[bytes]) -> Iterator[tuple[str, str, Origin, Step]]:
+def _entries(lines: Iterable[bytes]) -> Iterator[tuple[str, str, Origin, MeasuredStep]]:
     for line in lines:
         try:
             item = fields.parse_json(decode(line))
@@ -112,7 +130,7 @@ def _entries(lines: Iterable[bytes]) -> Iterator[tuple[str, str, Origin, Step]]:
             continue
         origin = Origin(fields.whole(item.get("rank")), fields.whole(item.get("local_rank")))
         at, loss = fields.moment(item.get("time")), fields.number(item.get("loss"))
-        yield worker, loop, origin, Step(number, first, at, seconds, loss, item.get("border") is True)
+        yield worker, loop, origin, MeasuredStep(number, first, at, seconds, loss, item.get("border") is True)
 
 
 @dataclass(slots=True)
@@ -146,7 +164,7 @@ class _StepReaders:
 class FoundTracks:
     """Tracks by worker, those without any left out; `problems`: logs that could not be read."""
 
-    workers: Mapping[str, Sequence[Track]]
+    workers: Mapping[str, Sequence[StepTrack]]
     problems: Sequence[AtlctlError] = ()
 
 
@@ -157,7 +175,7 @@ def tracks_of(paths: Sequence[str], command: str) -> FoundTracks:
     """
     readers = _StepReaders()
     of_ranks: dict[tuple[str, int], _StepReaders] = {}
-    found: dict[str, Sequence[Track]] = {}
+    found: dict[str, Sequence[StepTrack]] = {}
     problems: list[AtlctlError] = []
 
     def keep_going(path: str, name: str, *, alone: bool, own: _StepReaders = readers) -> None:
@@ -209,12 +227,8 @@ def _read_log(path: str, name: str, readers: _StepReaders, command: str, *, alon
         read, start = as_utf8(plain.read, plain.read(CHUNK))
         if what := not_text(start):
             raise no_log(what, shown, path, command)
-        feed = Feed(readers, name, 0, step_literals(), start, alone=alone, most=_ALL)
+        feed = Feed(readers, name, 0, step_literals(), start, alone=alone, everything=True)
         pump(read, feed, start, CHUNK)
     finally:
         if path != STDIN:
             os.close(fd)
-
-
-#: Every line with a step is read.
-_ALL = 1 << 62

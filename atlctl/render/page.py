@@ -32,7 +32,7 @@ _SHORT = 26
 _LONG = 40
 #: Shares of the median below which a cell of a map is marked, as on the terminal.
 _LOW_SHARE, _WORST_SHARE = 0.8, 0.6
-_HEIGHT, _LOW, _MANY = 30, 18, 20
+_HEIGHT, _LOW, _MANY, _CURVE = 30, 18, 20, 60
 #: Percent at both sides, so that a shape at an end is whole.
 _MARGIN = 2.0
 #: Percent from an end within which a label is not centred on its tick.
@@ -91,7 +91,8 @@ _ATTRIBUTE = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{0,30}")
 _ALLOWED = frozenset(
     (
         *("aria-hidden", "aria-label", "charset", "class", "colspan", "content", "cx", "cy", "d", "height", "href"),
-        *("http-equiv", "id", "lang", "name", "open", "overflow", "r", "role", "rx", "scope", "tabindex"),
+        *("http-equiv", "id", "lang", "name", "open", "overflow", "preserveAspectRatio", "r", "role", "rx", "scope"),
+        "tabindex",
         *("text-anchor", "title", "transform", "viewBox", "width", "x", "x1", "x2", "y", "y1", "y2"),
     )
 )
@@ -243,7 +244,26 @@ class Heading:
     text: str
 
 
-Part = Facts | Sentences | Excerpts | Chip | Heading | Timeline | PageTable | HeatTable
+@dataclass(frozen=True, slots=True)
+class StepCurve:
+    """Seconds of a step over time or steps: `points` are both. `changes`: where it became slow, and the words on it."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    top: float
+    changes: Sequence[tuple[float, str]] = ()
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepChart:
+    """Curves over one axis."""
+
+    curves: Sequence[StepCurve]
+    note: str = ""
+
+
+Part = Facts | Sentences | Excerpts | Chip | Heading | Timeline | PageTable | HeatTable | StepChart
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +327,8 @@ def _part(part: Part, words: Mapping[str, str]) -> Html | None:
             return _table(part) if part.rows else None
         case HeatTable():
             return _heat(part, words)
+        case StepChart():
+            return _steps(part) if part.curves else None
 
 
 def _facts_line(facts: Sequence[Fact]) -> Html | None:
@@ -457,6 +479,43 @@ def draw(timeline: Timeline, words: Mapping[str, str]) -> Html:
         parts.append(element("details", element("summary", words["whole run"]), strips, open=opened))
     parts.append(element("ul", [element("li", note) for note in timeline.notes]) if timeline.notes else None)
     return joined(parts)
+
+
+def _steps(chart: StepChart) -> Html:
+    times = [time for curve in chart.curves for time, _ in curve.points]
+    scale = _Scale(min(times), max(times))
+    lanes = [_curve(curve, scale) for curve in chart.curves]
+    note = element("p", chart.note, class_="soft") if chart.note else None
+    return joined([note, element("div", lanes, class_="strips")])
+
+
+def _curve(curve: StepCurve, scale: _Scale) -> Html:
+    """One lane: its drawing has 1000 x 100 units, which are stretched to the lane."""
+
+    def x(time: float) -> str:
+        return f"{scale(time) * 10:.1f}"
+
+    line = "".join(
+        f"{'L' if place else 'M'}{x(time)} {100 - 98 * min(seconds / curve.top, 1):.1f}"
+        for place, (time, seconds) in enumerate(curve.points)
+    )
+    drawn = [element("path", d=line, class_="curve")]
+    for time, told in curve.changes:
+        mark = element("path", d=f"M{x(time)} 0V100", class_="change")
+        drawn.append(element("g", element("title", told), mark))
+    svg = element(
+        "svg",
+        drawn,
+        viewBox="0 0 1000 100",
+        preserveAspectRatio="none",
+        width="100%",
+        height=_CURVE,
+        role="img",
+        aria_label=f"{curve.name}: {curve.said}"[:_LABEL],
+    )
+    who = element("div", curve.name, class_="who", title=curve.name)
+    said = element("div", curve.said, class_="said") if curve.said else None
+    return element("div", who, svg, said, class_="lane culprit" if curve.changes else "lane")
 
 
 class _Scale:

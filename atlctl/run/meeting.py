@@ -69,7 +69,7 @@ class RunFolder:
     """The folder of a job in `root`. All of it may hang with the storage: callers use a thread."""
 
     def __init__(self, root: str, job: str) -> None:
-        """Make what is missing. Raises UsageError, NotAllowed, AtlctlError."""
+        """Make the folders that do not exist. Raises UsageError, NotAllowed, AtlctlError."""
         if not os.path.isabs(root):
             raise UsageError(Message("the folder of a run must be an absolute path: {path}", path=root))
         top = os.path.join(root, f"atlctl-run-{os.geteuid()}")

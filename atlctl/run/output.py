@@ -12,14 +12,18 @@ import threading
 import time
 from collections.abc import Callable
 
+from atlctl.diagnosis.stepwatch import StepWatch, slow_text
+from atlctl.i18n import Message
 from atlctl.jobs.statedir import write_all
 from atlctl.remote.supervisor.logs import CriLog
 
-#: Bytes that wait for the log; what comes above that is lost.
+#: Most bytes that wait for the log; further ones are lost.
 BUFFER = 4 << 20
 #: Size and number of the files of a log.
 MAX_BYTES, MAX_FILES = 64 << 20, 4
 _READ = 1 << 16
+#: Bytes of a line without an end that are kept.
+_LINE = 1 << 16
 
 
 class Log:
@@ -98,6 +102,25 @@ class Pump(threading.Thread):
                         write_all(self._screen, data)
                     except OSError:  # closed: the command goes on, as its log does
                         shown = False
+
+
+class SlowSteps:
+    """Reads the training's steps in the output of one attempt, and calls `warn` when they become slow."""
+
+    def __init__(self, worker: str, warn: Callable[[Message], object]) -> None:
+        self._worker, self._warn = worker, warn
+        self._watch = StepWatch()
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take output as it comes."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-_LINE:]
+        now = time.time()
+        for line in lines:
+            if (slow := self._watch.feed(self._worker, line, now)) is not None:
+                self._warn(slow_text(slow))
+        self._watch.fresh()  # entries for a recording, which is not made here
 
 
 def drained(pumps: list[Pump], seconds: float) -> None:

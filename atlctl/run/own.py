@@ -1,4 +1,4 @@
-"""What a wrapper is asked to do, the commands of atlctl that it starts on its own job, and work in threads."""
+"""The options of a wrapper, the commands of atlctl that it starts on its own job, and work in threads."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def apart(work: Callable[[], T], seconds: float | None) -> T:
     def run() -> None:
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001  it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001  the caller gets it
             failed = error
             give = lambda: future.set_exception(failed)  # noqa: E731
         else:
@@ -93,7 +93,7 @@ class OwnCommands:
         return ["-j", self.job, "--backend", "ssh"]
 
     async def output(self, words: Sequence[str], seconds: float) -> str | None:
-        """What a command prints; None if it does not end in time, or prints nothing. The words name the job, see
+        """The output of a command; None if it does not end in time, or prints nothing. The words name the job, see
         `of_job`."""
         environ = {name: value for name, value in self.environ.items() if name not in ("ATLCTL_JOB", "ATLCTL_WORKER")}
         child = subprocess.Popen(  # noqa: ASYNC220 - asyncio's own would wait for children of others

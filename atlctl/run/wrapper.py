@@ -37,7 +37,7 @@ from atlctl.remote import proc
 from atlctl.remote.supervisor import asked, processes
 from atlctl.remote.supervisor.workers import StartError, spawn
 from atlctl.run.meeting import JobStart, RunFolder, entry_of, keep_files, new_uid, write_json, write_text
-from atlctl.run.output import Log, Pump, drained
+from atlctl.run.output import Log, Pump, SlowSteps, drained
 from atlctl.run.own import MISSING, CheckFault, OwnCommands, Settings, apart
 from atlctl.run.place import Post, own_address, worker_name
 from atlctl.run.serving import Refused, Server
@@ -95,7 +95,7 @@ class _Attempt:
 
 
 async def _note(path: str, value: dict[str, Any]) -> None:
-    """Write JSON to the evidence; what takes too long goes on behind."""
+    """Write JSON to the evidence; after a second this goes on without being waited for."""
     with contextlib.suppress(TimeoutError):
         await apart(lambda: write_json(path, value), 1.0)
 
@@ -283,8 +283,7 @@ class Wrapper:
 
     async def _serve(self, access: JobAccess, port: int) -> int | None:
         """Serve this worker; returns the port, None if it is taken."""
-        environ = {**self._environ, "ATLCTL_RUN": self._place.job}
-        server = Server(access, self._place.index, environ, self._cwd, self._answered)
+        server = Server(access, self._place.index, self._environ, self._cwd, self._answered)
         try:
             port = await server.start(own_address(self._place), port)
         except OSError as error:
@@ -454,7 +453,7 @@ class Wrapper:
         workers = []
         for index in range(place.count):
             entry = self._table.get(index) or self._own_entry(index)
-            host = Host(entry["address"], entry["user"], entry["port"]) if entry else Host("0.0.0.0")  # noqa: S104 - nobody
+            host = Host(entry["address"], entry["user"], entry["port"]) if entry else Host("0.0.0.0")  # noqa: S104 - not bound
             workers.append(Placed(worker_name(index), host, entry["folder"] if entry else ""))
         record = Record(
             name=place.job,
@@ -693,6 +692,8 @@ class Wrapper:
         own = os.path.join(self._folder, self._place.name, "workers", safe_file_name(self._place.name))
         with contextlib.suppress(TimeoutError, OSError):
             await apart(lambda: self._make_room(own, attempt.number), FOLDER_SECONDS)
+        loop = asyncio.get_running_loop()
+        self._slow = SlowSteps(self._place.name, lambda told: loop.call_soon_threadsafe(self._shout, told))
         log = Log(f"{own}/log", self._watch)
         files = os.path.join(state_dir(), "run-files", f"{os.getpid()}-{attempt.number}")
         environ = self._command_environ(files)
@@ -774,6 +775,7 @@ class Wrapper:
         return environ
 
     def _watch(self, data: bytes) -> None:
+        self._slow.feed(data)
         if not self._attempt.trainer_failed and any(marker in data for marker in FAILURE_MARKERS):
             self._attempt.trainer_failed = True
 
@@ -876,7 +878,7 @@ class Wrapper:
         return self._succeeded < self._attempt.number
 
     async def _tell_all(self, what: str) -> None:
-        """Tell the others what they wait for: this worker may leave."""
+        """Send the others the message that they wait for: this worker may leave."""
         told = {"attempt": self._attempt.number}
         others = (index for index in self._table if index != self._place.index)
         await asyncio.gather(*(self._ask(index, what, told) for index in others))

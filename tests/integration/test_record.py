@@ -283,3 +283,42 @@ def test_a_recording_has_what_a_cluster_has_deleted(server: Server, tmp_path: Pa
     finally:
         recorder.kill()
         recorder.wait()
+
+
+#: A slow training in Megatron-LM's words: the platform's own example, which goes on for two minutes.
+SLOW = r"""
+i=0
+line() { i=$((i+1)); echo " iteration $i/ 500000 | elapsed time per iteration (ms): $1 | lm loss: 2.6E+00 |"; }
+while [ $i -lt 82 ]; do line 3101.0; done
+while [ $i -lt 87 ]; do line 9465.0; done
+while [ $i -lt 92 ]; do line 16704.0; done
+while [ ! -e "$0/end" ]; do sleep 0.1; done
+"""
+
+
+def test_a_slow_training_is_warned_of_once_and_its_steps_are_kept(jobs: Registry, tmp_path: Path) -> None:
+    jobs.start("train", 2, "sh", "-c", SLOW, str(tmp_path))
+    with record(jobs, "train") as recorder:
+        assert wait_until(lambda: _steps(jobs, "train") == {"worker-0": 92, "worker-1": 92}, 30, interval=0.1)
+        workers = json.loads(jobs.cli("ps", "train", "-o", "json").stdout)["data"]["workers"]
+        assert [worker["step"] for worker in workers] == [92, 92]
+        assert all(0 <= worker["step_age"] < 600 for worker in workers)
+        assert b"STEP  STEP AGE" in jobs.cli("ps", "train").stdout
+        document = json.loads(jobs.cli("errors", "train", "-o", "json").stdout)
+        assert (document["data"]["verdict"], document["data"]["standstill"]) == ("none", None)
+        tmp_path.joinpath("end").touch()
+        _, stderr = recorder.communicate(timeout=30)
+    warned = [line for line in stderr.decode().splitlines() if "times slower" in line]
+    # Each of the two phases once while it runs, for both workers, and at the end.
+    assert [line.startswith("warning: ") for line in warned] == [True, True, False, False], stderr
+    assert "from step 83 on" in warned[0]
+    assert "from step 83 to 87" in warned[2]
+    assert "5.4 times slower" in warned[1]
+    assert "16.7 s a step instead of 3.1 s" in warned[3]
+
+
+def _steps(jobs: Registry, job: str) -> dict[str, int]:
+    folder = folder_of(jobs, job)
+    path = None if folder is None else folder / "steps.jsonl"
+    lines = path.read_text().splitlines() if path is not None and path.exists() else []
+    return {item["worker"]: item["step"] for item in map(json.loads, lines)}

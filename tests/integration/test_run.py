@@ -127,7 +127,7 @@ def test_a_missing_worker_blocks_if_it_is_asked_for(job: Wrapped) -> None:
 
 def test_a_late_worker_joins(job: Wrapped) -> None:
     wait = ["--", "sh", "-c", "until [ -e mended ]; do sleep 0.1; done"]
-    job.start("--wait", "0", *wait, indexes=[0, 1])
+    job.start("--wait", "3", *wait, indexes=[0, 1])
     job.until_said(0, "did not come")
     job.start(*wait, indexes=[2])
     job.until_said(0, "worker-2 has come late")

@@ -21,6 +21,7 @@ import pytest
 
 import atlctl
 from atlctl.diagnosis.signatures import Matcher, builtin
+from atlctl.diagnosis.steps import formats
 from atlctl.render import redact
 
 ROOT = Path(atlctl.__file__).parent
@@ -38,6 +39,7 @@ MADE_LATER = {
     ("diagnosis.signatures", "_pattern"): "the signatures', looked at below",
     ("diagnosis.signatures", "shape"): "compiled, never matched",
     ("diagnosis.signatures", "_characters"): "matched with one character",
+    ("diagnosis.steps", "_compiled"): "of steps.toml, looked at below",
     ("diagnosis.torchelastic", "_prefix_pattern"): "literals and runs of digits",
     ("render.redact", "_compiled"): "its table and LATE, looked at below",
     ("diagnosis.consequence", ""): "of the module's table, which holds it",
@@ -102,6 +104,9 @@ def found() -> list[Found]:
     for text in (*texts, *(text for _, _, text in redact._TABLE)):
         one = redact._compiled(text)
         made[one.pattern, one.flags, False] = Found(f"render.redact: {text[:60]}", one, False)
+    for form in formats():
+        for one in (form.pattern, *form.also):
+            made[one.pattern, one.flags, False] = Found(f"steps {form.id}", one, False)
     matcher = Matcher(builtin().signatures)
     for place, signature in enumerate(builtin().signatures):
         one = matcher._pattern(place, signature)

@@ -169,7 +169,7 @@ class SshBackend(SupervisedBackend):
         if record is None:
             hosts = {host.name: host for host in self._lists[job.name].hosts}
             return SshExecutor(self._connections, hosts)
-        # A wrapper starts commands in the environment and folder of its own command.
+        # A wrapper starts commands in the environment and folder of its command.
         return SshExecutor(self._connections, record.hosts, {} if record.access is not None else within(record))
 
     def _asking(self, record: Record) -> Executor:

@@ -58,7 +58,7 @@ async def _render(source: Backend, job: Job, selection: Selection, output: str, 
     """`said`: notes on stderr, each of them once."""
     from atlctl.backends.base import Looking
     from atlctl.cli.evidence import held
-    from atlctl.cli.evidence.steps import last_steps
+    from atlctl.cli.evidence.recorded import last_steps
     from atlctl.cli.target import choose
     from atlctl.cli.views import workers_table
     from atlctl.render.sanitize import clean

@@ -32,7 +32,7 @@ EXAMPLES = Message(
     """\
 atlctl rerun                     # the same command, after its script was mended
 atlctl rerun train-7 --dry-run
-atlctl rerun -- torchrun train.py --lr 1e-5"""
+atlctl rerun -- bash launch_ddp.sh mended.py"""
 )
 
 

@@ -83,11 +83,13 @@ def command(
         float, options.duration("--hold", zero=True, help=Message("keep the workers for this time after a failure"))
     ] = 0.0,
     on_failure: Annotated[
-        str | None,
+        str,
         options.choice(
-            "--on-failure", values=("stop",), help=Message("also end the commands of workers that did not fail")
+            "--on-failure",
+            values=("keep", "stop"),
+            help=Message("commands of workers that did not fail: keep or end them (default: keep)"),
         ),
-    ] = None,
+    ] = "keep",
     port: Annotated[
         int | None,
         typer.Option(

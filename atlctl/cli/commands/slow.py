@@ -16,7 +16,7 @@ from atlctl.render.table import rfc3339
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, Executor
     from atlctl.diagnosis.slow import Laggard, RankPace, SlowVerdict
-    from atlctl.diagnosis.steps import Slowdown, Track
+    from atlctl.diagnosis.steps import Slowdown, StepTrack
     from atlctl.diagnosis.tracebacks import Frame
     from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
@@ -128,7 +128,7 @@ def _judged(looks: Sequence[Look]) -> SlowVerdict:
     return judge({item.worker.name: item.report for item in looks if item.report is not None})
 
 
-async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: float) -> list[Track]:
+async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: float) -> list[StepTrack]:
     """The training steps of a job: of its recording if there is one, else of the ends of some logs."""
     from atlctl.cli.evidence.recorded import of_job
     from atlctl.recording.steps import read_recorded
@@ -157,7 +157,7 @@ async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: 
     return [track for tracks in found for track in tracks.main()]
 
 
-def _since(tracks: Sequence[Track]) -> Slowdown | None:
+def _since(tracks: Sequence[StepTrack]) -> Slowdown | None:
     """The slow phase that the job is in, by the track that shows it best."""
     now = [slow for track in tracks if (slow := track.current_slowdown) is not None]
     return max(now, key=lambda slow: slow.factor, default=None)

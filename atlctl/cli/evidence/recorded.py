@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -210,6 +211,26 @@ def ranks(job: Job) -> RankMap | None:
             found[rank] = worker.name
     guess = not (recording.running or recording.whole)
     return RankMap(found, Message("the recording of the job"), guess) if found else None
+
+
+def last_steps(job: Job) -> dict[str, tuple[int, float]]:
+    """The last step of each worker and seconds since then, as the recording of exactly this job shows them; empty
+    without one that is being written or whole."""
+    recording = of_job(job)
+    if recording is None or not (recording.running or recording.whole):
+        return {}
+    from atlctl.recording.save import stem
+    from atlctl.recording.steps import read_recorded
+
+    now = time.time()
+    found = read_recorded(recording.folder, last=True)
+    last = {
+        name: [(track.last, track.number) for track in tracks if track.last and track.number is not None]
+        for name, tracks in found.items()
+    }
+    names = {stem(worker.name): worker.name for worker in job.workers}
+    newest = {names[name]: max(items) for name, items in last.items() if items and name in names}
+    return {name: (step, max(0.0, now - at)) for name, (at, step) in newest.items()}
 
 
 def completed(job: Job, seen: RankMap | None) -> RankMap | None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from atlctl.diagnosis.logline import When
-from atlctl.diagnosis.steps import Slowdown, Standstill, Track, Tracks, standstill
-from atlctl.diagnosis.stepwatch import seconds_text
+from atlctl.diagnosis.steps import Slowdown, Standstill, StepTrack, Tracks, standstill
+from atlctl.diagnosis.stepwatch import seconds_text, slow_text
 from atlctl.diagnosis.telling.data import utc
-from atlctl.i18n import Message
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.naming import fold_names
 from atlctl.render.table import Column, Table
 
 if TYPE_CHECKING:
-    from atlctl.cli.evidence.recorded import Recording
-    from atlctl.jobs.model import Job
+    from atlctl.diagnosis.telling.guide import Manner
+    from atlctl.render.page import StepChart
+
+
+#: Curves of a report and points of each; points that are worth one; texts on slow phases beside it.
+_MOST_CURVES, _MOST_POINTS, _LEAST_POINTS, _MOST_TOLD = 24, 400, 5, 3
+#: How many times the usual time fits into a curve at least.
+_ROOM = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +35,9 @@ class SlowWhen:
     slow: bool
 
 
-def when_of(workers: Mapping[str, Sequence[Track]]) -> SlowWhen:
+def when_of(workers: Mapping[str, Sequence[StepTrack]]) -> SlowWhen:
     """The slow phases of all workers' tracks. Workers with the same ones share their rows."""
-    alike: dict[tuple[object, ...], list[tuple[str, Track]]] = {}
+    alike: dict[tuple[object, ...], list[tuple[str, StepTrack]]] = {}
     data = []
     for worker, tracks in workers.items():
         for track in tracks:
@@ -56,7 +61,7 @@ def when_of(workers: Mapping[str, Sequence[Track]]) -> SlowWhen:
     return SlowWhen(Table(columns, rows), data, any(item["slowdowns"] for item in data))
 
 
-def _rows(group: Sequence[tuple[str, Track]], *, ranked: bool) -> list[list[str]]:
+def _rows(group: Sequence[tuple[str, StepTrack]], *, ranked: bool) -> list[list[str]]:
     names = fold_names(dict.fromkeys(worker for worker, _ in group))
     ranks = [str(item.rank if item.rank is not None else item.local_rank) for _, t in group if (item := t.origin).known]
     usual = [track.usual for _, track in group if track.usual is not None]
@@ -87,7 +92,7 @@ def _utc(moment: float | None) -> str | None:
     return None if moment is None else utc(When(moment, 1.0))
 
 
-def track_data(track: Track, found: Sequence[Slowdown]) -> dict[str, Any]:
+def track_data(track: StepTrack, found: Sequence[Slowdown]) -> dict[str, Any]:
     """A track with its slow phases, for JSON. Times are RFC 3339, durations seconds."""
     return {
         "rank": track.origin.rank,
@@ -109,6 +114,51 @@ def track_data(track: Track, found: Sequence[Slowdown]) -> dict[str, Any]:
             for slow in found
         ],
     }
+
+
+def steps_chart(
+    workers: Mapping[str, Sequence[StepTrack]], manner: Manner, words: Mapping[str, str]
+) -> StepChart | None:
+    """The curve of each track, slow ones first; None without enough steps. `words` are those of a report's page."""
+    from atlctl.render.page import StepChart, StepCurve
+
+    found = [
+        (name, track) for name, tracks in workers.items() for track in tracks if len(track.points) >= _LEAST_POINTS
+    ]
+    found.sort(key=lambda item: -max((slow.factor for slow in item[1].slowdowns), default=0.0))
+    if not found:
+        return None
+    timed = all(point.at is not None for _, track in found for point in track.points)
+    curves = []
+    for name, track in found[:_MOST_CURVES]:
+        slow = track.slowdowns
+        told = [manner.word(slow_text(one)) for one in slow]
+        usual = track.usual or median(point.seconds for point in track.points)
+        said = [words["steps usual"].format(usual=seconds_text(usual)), *told[:_MOST_TOLD]]
+        rank = next((rank for rank in (track.origin.rank, track.origin.local_rank) if rank is not None), None)
+        curves.append(
+            StepCurve(
+                name if rank is None else f"{name}, rank {rank}",
+                _curve(track, timed=timed),
+                max(_ROOM * usual, *(1.2 * one.now for one in slow), 0.0),
+                [
+                    (one.start if timed and one.start else float(one.first), text)
+                    for one, text in zip(slow, told, strict=True)
+                ],
+                manner.word(joined(said, LIST)),
+            )
+        )
+    return StepChart(curves, words["steps over time" if timed else "steps over steps"])
+
+
+def _curve(track: StepTrack, *, timed: bool) -> list[tuple[float, float]]:
+    """At most `_MOST_POINTS` points, each the mean of its neighbours."""
+    size = -(-len(track.points) // _MOST_POINTS)
+    parts = [track.points[at : at + size] for at in range(0, len(track.points), size)]
+    return [
+        (part[-1].at if timed and part[-1].at else float(part[-1].number), sum(one.seconds for one in part) / len(part))
+        for part in parts
+    ]
 
 
 def still_of(latest: Mapping[str, Iterable[tuple[bytes, float]]], now: float) -> Standstill | None:
@@ -135,24 +185,3 @@ def still_text(still: Standstill) -> Message:
 
 def still_data(still: Standstill | None) -> dict[str, Any] | None:
     return None if still is None else {"step": still.step, "seconds": still.seconds, "usual_seconds": still.usual}
-
-
-def last_steps(job: Job) -> dict[str, tuple[int, float]]:
-    """The last step of each worker and seconds since then, as the recording of exactly this job shows them; empty
-    without one that is being written or whole."""
-    from atlctl.cli.evidence.recorded import of_job
-    from atlctl.recording.save import stem
-    from atlctl.recording.steps import read_recorded
-
-    recording: Recording | None = of_job(job)
-    if recording is None or not (recording.running or recording.whole):
-        return {}
-    now = time.time()
-    found = read_recorded(recording.folder, last=True)
-    last = {
-        name: [(track.last, track.number) for track in tracks if track.last and track.number is not None]
-        for name, tracks in found.items()
-    }
-    names = {stem(worker.name): worker.name for worker in job.workers}
-    newest = {names[name]: max(items) for name, items in last.items() if items and name in names}
-    return {name: (step, max(0.0, now - at)) for name, (at, step) in newest.items()}

@@ -22,6 +22,7 @@ from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
 from atlctl.diagnosis.hang import HANG
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.result import Cause, Diagnosis, Proof, Traceback
+from atlctl.diagnosis.steps import StepTrack
 from atlctl.diagnosis.telling.data import to_data
 from atlctl.diagnosis.telling.guide import Guide, Manner
 from atlctl.diagnosis.telling.people import tell_people
@@ -48,6 +49,7 @@ from atlctl.recording.redacted import (
     staged,
 )
 from atlctl.recording.save import DEADLINE, SAVING_ERROR_FILES, error_file_parts, fetch_error_files, save
+from atlctl.recording.steps import tracks_of
 from atlctl.render.page import render
 from atlctl.render.redact import redact_diagnostics, redact_text
 from atlctl.render.table import rfc3339
@@ -202,6 +204,7 @@ class Making:
             scene,
             () if smoke is None else smoke_results(smoke, told, Words(lang).sentence),
             {} if smoke is None else smoke_workers(smoke),
+            self._tracks(),
         )
         with say.doing(Message("writing the page")):
             text = render(page(material, manner, told))
@@ -214,6 +217,12 @@ class Making:
             move(self.folder.path, self.path)
         headline = "".join(piece.text for piece in tell_people(found, manner).title)
         return WrittenReport(self.path, size, headline, data, self.missing, redacted, self.about)
+
+    def _tracks(self) -> Mapping[str, Sequence[StepTrack]]:
+        try:
+            return tracks_of([self.folder.path], "report").workers
+        except AtlctlError:
+            return {}  # its problems were reported when the folder was read
 
     def _next_command(self, cause: Cause) -> str | None:
         if cause.category == HANG and not any(proof.line_no for proof in cause.proofs):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from atlctl.cli import say
+from atlctl.cli.evidence.steps import steps_chart
 from atlctl.diagnosis.clockskew import Clocks
 from atlctl.diagnosis.consequence import consequence_of
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
@@ -16,6 +17,7 @@ from atlctl.diagnosis.hang import HANG, START, Scene
 from atlctl.diagnosis.logline import When, split_stamp
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.result import Cause, Diagnosis, Proof, Verdict, WorkerReport
+from atlctl.diagnosis.steps import StepTrack
 from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.guide import Manner
 from atlctl.diagnosis.telling.people import tell_people
@@ -119,6 +121,7 @@ class Material:
     scene: Scene | None = None
     smoke: Sequence[Part] = ()
     smoke_workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    steps: Mapping[str, Sequence[StepTrack]] = field(default_factory=dict)
 
 
 def proofs_of(found: Diagnosis) -> list[Proof]:
@@ -149,6 +152,7 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
         ("evidence", [Excerpts(_excerpts(proofs, material, manner, words))]),
         ("stacks", [Excerpts(_stacks(material.scene, manner, words))]),
         ("timeline", _timelines(material, manner, words)),
+        ("steps", [steps_chart(material.steps, manner, words)]),
         ("cascade", [_cascade(found, manner, words)]),
         ("earlier", [_earlier(found.earlier, manner, words)]),
         ("workers", _workers(material, manner, words)),
@@ -827,6 +831,7 @@ _TEXTS = {
     "verdict": Message("Verdict"),
     "evidence": Message("Evidence"),
     "timeline": Message("Timeline"),
+    "steps": Message("Training steps"),
     "cascade": Message("Consequences"),
     "earlier": Message("Earlier rounds"),
     "workers": Message("Workers"),
@@ -861,6 +866,9 @@ _TEXTS = {
     "waits since": Message("{what}: since {time}, for {seconds:.1f} s"),
     "waits for": Message("{what}: for {seconds:.1f} s"),
     "waits at least": Message("{what}: for at least {seconds:.0f} s"),
+    "steps over time": Message("Seconds for a step over time; a dashed line marks the moment from which it was slow."),
+    "steps over steps": Message("Seconds for a step over the steps; a dashed line marks the first slow one."),
+    "steps usual": Message("usually {usual} for a step"),
     "mark root": Message("root cause"),
     "mark failure": Message("failed by itself"),
     "mark victim": Message("lost its peer"),

@@ -201,7 +201,6 @@ class Recorder:
             return
         for line in data.splitlines():
             if slow := self._watch.feed(stem(name), line):
-                self.result.slow.append(slow)
                 self._said.warning(slow_text(slow))
 
     def _failed(self, name: str, data: bytes) -> None:
@@ -338,6 +337,7 @@ class Recorder:
         result.failed = [name for name, entry in self._roll.entries.items() if entry.failed]
         result.incomplete = self._incomplete()
         result.bytes = self.size()
+        result.slow = self._watch.warned()
         self._about["ended"] = time.time() if result.over else None
         self._written(lambda: self._states.take(entry.shown for entry in self._roll.entries.values()))
         self._written(lambda: self._steps.add(self._watch.rest()))

@@ -111,6 +111,14 @@ def test_judge_names_a_late_rank_and_its_cause(fields: dict[str, Any], cause: Ca
     assert not found.contradictions
 
 
+def test_judge_names_a_starved_rank_on_a_busy_machine() -> None:
+    usual = {"wait_ns": 5_000_000_000, "run_ns": 500_000_000}
+    found = verdict({2: {**SLOW, "wait_ns": 7_400_000_000, "run_ns": 400_000_000}}, usual)
+    assert told(found) == (CauseClass.CPU_SHARED, Confidence.CERTAIN, ["worker-2"])
+    asleep = {"samples": samples(wait=8, sleep=120, run=32), "wait_ns": 5_500_000_000, "run_ns": 400_000_000}
+    assert verdict({2: asleep}, usual).cause is CauseClass.SLEEP
+
+
 def test_judge_names_line_and_mount() -> None:
     found = verdict({1: {**SLOW, "samples": samples("/data/x", "/data (nfs)", wait=8, read=120, run=32)}})
     (culprit,) = found.culprits

@@ -13,7 +13,7 @@ import pytest
 from atlctl.diagnosis import steps
 from atlctl.diagnosis.logline import Origin
 from atlctl.diagnosis.signatures import shape
-from atlctl.diagnosis.steps import MAX_POINTS, Slowdown, Step, Track, Tracks, read_steps, standstill
+from atlctl.diagnosis.steps import MAX_POINTS, MeasuredStep, Slowdown, StepTrack, Tracks, read_steps, standstill
 from atlctl.recording.lines import LineReader
 from tests.support.paces import HEALTHY, KINDS, START, lines_of, noisy, slowed
 
@@ -29,7 +29,7 @@ def fed(lines: Iterable[tuple[bytes, float | None]]) -> Tracks:
     return tracks
 
 
-def only(tracks: Tracks) -> Track:
+def only(tracks: Tracks) -> StepTrack:
     (track,) = tracks.main()
     return track
 
@@ -159,9 +159,9 @@ def test_evaluation_bars_without_a_text_are_another_track() -> None:
 
 
 def test_long_tracks_are_thinned_out() -> None:
-    track = Track()
+    track = StepTrack()
     for number in range(1, 3 * MAX_POINTS):
-        track.put(Step(number, number, START + number, 1.0))
+        track.put(MeasuredStep(number, number, START + number, 1.0))
     assert len(track.points) <= MAX_POINTS
     assert {point.seconds for point in track.points} == {1.0}
     assert track.points[0].first == 1
@@ -225,10 +225,10 @@ def test_the_platforms_example() -> None:
 def test_a_slow_phase_ends() -> None:
     rng = random.Random(1)
     steps_of = [*noisy(rng, 200), *noisy(rng, 60, 2.0), *noisy(rng, 200)]
-    track, at = Track(), START
+    track, at = StepTrack(), START
     for number, seconds in enumerate(steps_of, 1):
         at += seconds
-        track.put(Step(number, number, at, seconds))
+        track.put(MeasuredStep(number, number, at, seconds))
     (slow,) = track.slowdowns
     assert (slow.first, slow.last) == (201, 260)
     assert track.current_slowdown is None
@@ -239,14 +239,14 @@ def test_equal_slow_phases_at_equal_distances_belong_to_the_training() -> None:
     rng = random.Random(1)
 
     def phases(gaps: Iterable[int]) -> list[Slowdown]:
-        track, number = Track(), 0
+        track, number = StepTrack(), 0
         for gap in gaps:
             for seconds in (*noisy(rng, gap), *noisy(rng, 15, 2.0)):
                 number += 1
-                track.put(Step(number, number, START + number, seconds))
+                track.put(MeasuredStep(number, number, START + number, seconds))
         for seconds in noisy(rng, 50):
             number += 1
-            track.put(Step(number, number, START + number, seconds))
+            track.put(MeasuredStep(number, number, START + number, seconds))
         return track.slowdowns
 
     assert phases([200] * 5) == []
@@ -271,7 +271,7 @@ def test_no_alarm_in_the_corpus(folder: Path) -> None:
 # --- standstill -----------------------------------------------------------------------------------------------------
 
 
-def training(count: int, seconds: float, pauses: Iterable[int] = ()) -> Track:
+def training(count: int, seconds: float, pauses: Iterable[int] = ()) -> StepTrack:
     at, lines = START, []
     for number in range(1, count + 1):
         at += seconds + (300 if number in set(pauses) else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,14 +98,23 @@ def test_one_look_shows_where_a_thread_waits(ranks: list[subprocess.Popen[bytes]
     assert look_at(1 << 22) == {}
 
 
-def test_without_headroom_no_stack_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_headroom_no_stack_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def never(*_: object) -> Any:
         raise AssertionError("asked")
 
     monkeypatch.setattr(main, "Dumps", never)
     low = {"headroom": 5 << 20, "of": "cgroup", "needed": main.HEADROOM}
+    monkeypatch.setattr(main, "_headroom", lambda: low)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"2")))
+    main.main("0.01", "5", "0")
+    report = parse_report(capsys.readouterr().out.encode())
+    assert report is not None
     said = main._lack(low)
     assert said is not None
+    assert report.problem == said
     assert said.startswith("only 5 MiB of memory are free, and 128 are needed")
     assert _shown(said) == "仅剩 5 MiB 可用内存，而读取调用栈需要 128 MiB：只读取了 /proc"
 

@@ -31,6 +31,7 @@ class Run:
 
     def __init__(self, folder: Path, source: Source, worker: Worker = WORKER) -> None:
         self.store = Store(str(folder))
+        self.came: list[bytes] = []
         self.failed: list[bytes] = []
         self.begun = 0
         self.stuck: list[str] = []
@@ -39,7 +40,7 @@ class Run:
             job(worker),
             worker,
             WorkerLog(self.store, "worker-0", 1 << 20, close),
-            came=lambda *_: None,
+            came=lambda _, data: self.came.append(data),
             failed=lambda _, data: self.failed.append(data),
             begun=lambda _: setattr(self, "begun", self.begun + 1),
             stuck=lambda _, why, __: self.stuck.append(why),
