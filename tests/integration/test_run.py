@@ -30,9 +30,6 @@ print("trained", flush=True)
 """
 
 
-pytestmark = pytest.mark.timeout(240)
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Wrapped]:
     (tmp_path / "train.py").write_text(SCRIPT)
