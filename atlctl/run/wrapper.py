@@ -408,11 +408,14 @@ class Wrapper:
         assert self._access is not None
         host = Host(checked(address[0]), USER, address[1])
         self._connections.trust(host, self._access, 0)
-        told = await wrappers.ask(self._connections, host, "hello", self._entry(port), ASK_SECONDS)
+        told = await wrappers.ask(
+            self._connections, host, "hello", {**self._entry(port), "uid": self._uid}, ASK_SECONDS
+        )
         uid = text(told.get("uid"), 100)
         if self._access.start == "" and uid and uid != self._uid:  # with a key the start is known only now
             self._uid = uid
             self._adopt(None)
+            return False
         self._joined = True
         self._learn(told)
         await self._until(lambda: self._gate is not None, 4 * POLL_SECONDS)
@@ -454,7 +457,7 @@ class Wrapper:
         place = self._place
         workers = []
         for index in range(place.count):
-            entry = self._table.get(index) or self._own_entry(index)
+            entry = self._table.get(index) or (self._entry(self._port) if index == place.index else None)
             host = Host(entry["address"], entry["user"], entry["port"]) if entry else Host("0.0.0.0")  # noqa: S104 - not bound
             workers.append(Placed(worker_name(index), host, entry["folder"] if entry else ""))
         record = Record(
@@ -475,11 +478,6 @@ class Wrapper:
             self._record_path = runs.write(record, self._identity)
         except AtlctlError as error:
             self._shout(Message("commands of atlctl will not find this job here: {why}", why=error.message))
-
-    def _own_entry(self, index: int) -> dict[str, Any] | None:
-        if index != self._place.index or self._server is None:
-            return None
-        return self._entry(self._port)
 
     async def _watch_others(self) -> None:
         """Worker 0: one that does not answer any more, and has not reported an end, has failed with its machine."""
@@ -539,6 +537,8 @@ class Wrapper:
         entry = entry_of(details, self._place.count)
         if entry is None or self._place.index != 0 or entry["index"] == 0:
             raise Refused(_STRANGER)
+        if details.get("uid") != self._uid:  # with a key it learns the start, and its folder, only now
+            return {"event": "hello", "uid": self._uid}
         if self._table.get(entry["index"]) != entry:
             late = self._gate is not None
             self._table[entry["index"]] = entry
