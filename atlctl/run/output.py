@@ -5,23 +5,25 @@ Neither waits for the other. A log on a hanging or full disk loses lines, which 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable
 
+from atlctl.diagnosis.steps import step_sieve
 from atlctl.diagnosis.stepwatch import StepWatch, slow_text
 from atlctl.i18n import Message
 from atlctl.jobs.statedir import write_all
-from atlctl.remote.supervisor.logs import CriLog
+from atlctl.remote.supervisor.logs import Clock, CriLog
 
 #: Most bytes that wait for the log; further ones are lost.
 BUFFER = 4 << 20
 #: Size and number of the files of a log.
 MAX_BYTES, MAX_FILES = 64 << 20, 4
 _READ = 1 << 16
+#: Seconds for which lines are collected before they are written to the log.
+_PAUSE_SECONDS = 0.1
 #: Bytes of a line without an end that are kept.
 _LINE = 1 << 16
 
@@ -32,7 +34,8 @@ class Log:
     def __init__(self, folder: str, watched: Callable[[bytes], None] | None = None) -> None:
         """`watched` is called with what the thread has taken. Nothing is raised: without a folder all is lost."""
         self._folder, self._watched = folder, watched
-        self._waiting: collections.deque[tuple[str, bytes]] = collections.deque()
+        self._waiting: list[tuple[str, bytes, bytes]] = []
+        self._clock = Clock()
         self._size = self._dropped = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -51,9 +54,10 @@ class Log:
             if self._size + len(data) > BUFFER or self._closing:
                 self._dropped += len(data)
                 return
-            self._waiting.append((stream, data))
+            if not self._waiting:
+                self._changed.notify()
+            self._waiting.append((stream, data, self._clock.stamp()))
             self._size += len(data)
-            self._changed.notify()
 
     def close(self, seconds: float) -> None:
         """Write the rest, for `seconds` at most."""
@@ -72,9 +76,13 @@ class Log:
                     self._changed.wait()
                 if not self._waiting:
                     break
-                stream, data = self._waiting.popleft()
-            if self._log is not None:
-                self._log.feed(stream, data)
+                if not self._closing and self._size < _READ:  # one turn for several lines costs a third
+                    self._changed.wait_for(lambda: self._closing, _PAUSE_SECONDS)
+                taken, self._waiting = self._waiting, []
+            for stream, data, stamp in taken:
+                if self._log is not None:
+                    self._log.feed(stream, data, stamp)
+            data = b"".join(data for _, data, _ in taken)
             if self._watched is not None:
                 self._watched(data)
             with self._changed:
@@ -114,8 +122,11 @@ class SlowSteps:
 
     def feed(self, data: bytes) -> None:
         """Take output as it comes."""
-        *lines, rest = (self._rest + data).split(b"\n")
+        data = self._rest + data
+        *lines, rest = data.split(b"\n")
         self._rest = rest[-_LINE:]
+        if not step_sieve()(data):  # once for all of them
+            return
         now = time.time()
         for line in lines:
             if (slow := self._watch.feed(self._worker, line, now)) is not None:

@@ -188,8 +188,7 @@ class Wrapper:
             await asyncio.gather(task, waiting, return_exceptions=True)
 
     def _on_signal(self, number: int) -> None:
-        child = self._attempt.child
-        if child is not None and self._attempt.running:
+        if (child := self._attempt.child) is not None and self._attempt.running:
             processes.send_group(child.pid, number)
         if number in _ENDING:
             self._signalled = number
@@ -528,7 +527,7 @@ class Wrapper:
             case "stop":
                 return await self._stop(details)
             case "rerun":
-                return self._rerun(details)
+                return await self._rerun(details)
             case "release":
                 return await self._release()
         raise Refused(Message("unknown question"))
@@ -602,7 +601,7 @@ class Wrapper:
 
     def _held_note(self) -> dict[str, Any] | None:
         if self._held is None:
-            return None
+            return None if self._attempt.ended is None else {"waiting": True}
         left = self._held - time.monotonic()
         return {"debugging": self._debugging, "left": None if self._debugging else max(0.0, left)}
 
@@ -664,10 +663,12 @@ class Wrapper:
         seen = processes.Snapshot(os.getpid(), self._place.job, self._bare)
         return seen.of_worker(self._place.name, child.pid, self._attempt.start)
 
-    def _rerun(self, details: dict[str, Any]) -> dict[str, Any]:
-        """Start the command again, or another one. `step`: "prepare" (can it be done?) or "go"."""
+    async def _rerun(self, details: dict[str, Any]) -> dict[str, Any]:
+        """Start the command again, or another one; with `step` "prepare" only whether that can be done."""
         if self._attempt.running:
             raise Refused(Message("its command is running"))
+        if self._settings.hold or self._debugging:  # it may still wait for the verdict
+            await self._until(lambda: self._held is not None, 4 * ASK_SECONDS)
         if self._held is None:
             raise Refused(Message("it is not held"))
         given = details.get("argv")
@@ -889,6 +890,7 @@ class Wrapper:
         """Keep the worker until it is released, its time is over, or its command is started again (True)."""
         seconds = float("inf") if self._debugging else self._settings.hold
         self._held = time.monotonic() + seconds
+        self._notify()
         self._say(
             Message(
                 "{worker} is kept: look with 'atlctl ps' and 'atlctl exec'; 'atlctl rerun' starts the command again, "
@@ -920,11 +922,13 @@ class Wrapper:
             self._say(said.filled(worker=worker_name(first), seconds=settle))
         running = await self._settled()
         try:
+            about = self._commands.of_job if self._joined else ["--from", self._folder]
+            looks = [self._save("verdict.txt", ["errors", *about], VERDICT_SECONDS)]
             if running:
                 chosen = ["-w", ",".join(map(str, running))]
-                await self._save("stacks.txt", ["stacks", *self._commands.of_job, *chosen], STACKS_SECONDS)
-            about = self._commands.of_job if self._joined else ["--from", self._folder]
-            verdict = await self._save("verdict.txt", ["errors", *about], VERDICT_SECONDS)
+                looks.append(self._save("stacks.txt", ["stacks", *self._commands.of_job, *chosen], STACKS_SECONDS))
+            for line in ((await asyncio.gather(*looks))[0] or Message("no verdict")).splitlines():
+                self._shout(line)
             await self._save("verdict.json", ["errors", *about, "-o", "json"], VERDICT_SECONDS)
             if running and self._settings.stops_others:
                 names = fold_names(map(worker_name, running))
@@ -932,8 +936,6 @@ class Wrapper:
                 wanted = {"grace": 10.0, "keep": bool(self._settings.hold)}
                 await asyncio.gather(*(self._ask_any(index, "stop", wanted) for index in running))
             checks = await self._tested() if self._settings.items != "none" else None
-            for line in (verdict or Message("no verdict")).splitlines():
-                self._shout(line)
             if checks is not None and not checks:
                 self._shout(Message("the checks pass; the cause is most likely in the training code"))
         finally:

@@ -89,6 +89,8 @@ def _held(worker: Worker, code: int | None, signal: int | None, held: Mapping[st
     how: str = Message("not started") if code is None and signal is None else end_words(code, signal)
     left = number(held.get("left"))
     rest = Message("until it is released") if left is None else Message("{minutes:.0f} min left", minutes=left / 60)
+    if held.get("waiting") is True:
+        rest = Message("waits for the verdict")
     state = State.DEBUGGING if held.get("debugging") is True else State.HELD
     return replace(worker, state=state, reason=joined((how, rest)), exit_code=code, signal=signal)
 

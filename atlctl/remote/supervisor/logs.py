@@ -31,7 +31,7 @@ SLACK = 3600 * 10**9
 STAMP = len("2026-11-20T17:45:05.757882235Z")
 
 
-class _Clock:
+class Clock:
     """RFC 3339 timestamps with nanoseconds; formats the part down to the second once a second."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class CriLog:
         self._max_bytes = max_bytes
         self._max_files = max_files
         self._tails = {"stdout": b"", "stderr": b""}
-        self._clock = _Clock()
+        self._clock = Clock()
         self._descriptor = self._open()
         self._size = 0
         self._torn = False
@@ -67,9 +67,9 @@ class CriLog:
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
-    def feed(self, stream: str, data: bytes) -> None:
-        """Take bytes as received; complete lines are written immediately."""
-        head = b"%s %s F " % (self._clock.stamp(), stream.encode("ascii"))
+    def feed(self, stream: str, data: bytes, stamp: bytes = b"") -> None:
+        """Take bytes as received; complete lines are written immediately. `stamp`: when they came, if not now."""
+        head = b"%s %s F " % (stamp or self._clock.stamp(), stream.encode("ascii"))
         lines = (self._tails[stream] + data).split(b"\n")
         tail = lines.pop()
         pieces: list[bytes] = []

@@ -99,5 +99,10 @@ def test_state_of_a_worker_kept_for_debugging() -> None:
     assert worker.state.active
 
 
+def test_state_of_a_worker_that_waits_for_the_verdict() -> None:
+    worker = _seen(waiting=True)
+    assert (worker.state, str(worker.reason)) == (State.HELD, "exit 3; waits for the verdict")
+
+
 def test_state_of_a_worker_that_is_not_held() -> None:
     assert _seen().state is State.FAILED
