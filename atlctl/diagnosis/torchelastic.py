@@ -198,7 +198,7 @@ _LAUNCHER_NOTES = _compiled(
     (
         b" exits with return code = ",
         NoteKind.UNNAMED,
-        r"\] \[launch\.py:\d{1,5}:\w{1,40}\] \[.* exits with return code = (?P<code>-?\d{1,9})\s*$",
+        r"\] \[launch\.py:\d{1,5}:\w{1,40}\] \[.{0,8000} exits with return code = (?P<code>-?\d{1,9})\s*$",
     ),
     (
         b"Main process received SIG",
