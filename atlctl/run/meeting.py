@@ -21,7 +21,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from atlctl.backends.hosts.connect import JOB_USER
 from atlctl.backends.hosts.hostfile import checked
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
@@ -98,9 +97,9 @@ class RunFolder:
     def _check(self, path: str) -> None:
         check_folder(path, self._owner, forbidden=0o077)
 
-    def create(self, secret: bytes | None = None) -> JobStart:
-        """A new start. `secret`: random if None. Raises AtlctlError."""
-        uid, secret = new_uid(), secret or os.urandom(SECRET_BYTES)
+    def create(self) -> JobStart:
+        """A new start, with a random secret. Raises AtlctlError."""
+        uid, secret = new_uid(), os.urandom(SECRET_BYTES)
         new = os.path.join(self.path, f".new-{uid}")
         try:
             os.mkdir(new, 0o700)
@@ -139,21 +138,14 @@ def entry_of(raw: object, count: int) -> dict[str, Any] | None:
     """The entry of a worker from another wrapper; None if it is not one."""
     told = mapping(raw)
     index, port = whole(told.get("index")), whole(told.get("port"))
-    folder, user = text(told.get("folder"), 4096), text(told.get("user"), 64)
+    folder = text(told.get("folder"), 4096)
     try:
         address = checked(text(told.get("address"), 255))
     except UsageError:
         return None
     if index is None or not 0 <= index < count or port is None or not 0 < port < 65536 or not folder.startswith("/"):
         return None
-    return {
-        "index": index,
-        "address": address,
-        "port": port,
-        "folder": folder,
-        "host": text(told.get("host"), 255),
-        "user": user or JOB_USER,
-    }
+    return {"index": index, "address": address, "port": port, "folder": folder}
 
 
 def write_text(path: str, data: str) -> None:

@@ -22,7 +22,7 @@ BUFFER = 4 << 20
 #: Size and number of the files of a log.
 MAX_BYTES, MAX_FILES = 64 << 20, 4
 _READ = 1 << 16
-#: Seconds for which lines are collected before they are written to the log.
+#: Seconds for which lines are collected before they are written to the log, and between looks at a pump.
 _PAUSE_SECONDS = 0.1
 #: Bytes of a line without an end that are kept.
 _LINE = 1 << 16
@@ -98,6 +98,8 @@ class Pump(threading.Thread):
     def __init__(self, source: int, screen: int, stream: str, log: Log) -> None:
         super().__init__(name=stream, daemon=True)
         self._source, self._screen, self._stream, self._log = source, screen, stream, log
+        #: Whether it waits for the reader of the screen.
+        self.writing = False
         self.start()
 
     def run(self) -> None:
@@ -106,10 +108,12 @@ class Pump(threading.Thread):
             while data := pipe.read(_READ):
                 self._log.put(self._stream, data)
                 if shown:
+                    self.writing = True
                     try:
                         write_all(self._screen, data)
                     except OSError:  # closed: the command goes on, as its log does
                         shown = False
+                    self.writing = False
 
 
 class SlowSteps:
@@ -135,7 +139,9 @@ class SlowSteps:
 
 
 def drained(pumps: list[Pump], seconds: float) -> None:
-    """Wait until the pipes are read to their ends, for `seconds` at most: a process left behind may hold them open."""
-    deadline = time.monotonic() + seconds
+    """Wait until the pipes are read to their ends: for a slow reader of the screen as long as it takes, for a process
+    left behind that holds a pipe open `seconds` at most."""
     for pump in pumps:
-        pump.join(max(0.0, deadline - time.monotonic()))
+        deadline = time.monotonic() + seconds
+        while pump.is_alive() and (pump.writing or time.monotonic() < deadline):
+            pump.join(_PAUSE_SECONDS)

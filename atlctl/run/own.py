@@ -19,8 +19,8 @@ from atlctl.run.meeting import PORT
 T = TypeVar("T")
 
 _PROGRAM = (sys.executable, "-P", "-m", "atlctl")
-#: Bytes of what a command prints.
-_LIMIT = 4 << 20
+#: Bytes of what a command prints, and seconds for it to end after that.
+_LIMIT, _END_SECONDS = 4 << 20, 20.0
 #: What --block can name beside the checks of `smoke`.
 GPU, MISSING, NETWORK = "gpu", "missing", "network"
 _OF_NETWORK = ("mesh", "throughput", "pairs")
@@ -105,14 +105,18 @@ class OwnCommands:
         )
         assert child.stdout is not None
         pipe = child.stdout
+        said = None
         try:
             said = await apart(lambda: pipe.read(_LIMIT), seconds)
         except TimeoutError:
             return None
         finally:
-            if child.poll() is None and not pipe.closed:
+            if said is None or len(said) == _LIMIT:  # else it has closed its output, and ends by itself
                 child.terminate()
-            await apart(child.wait, None)
+            try:
+                await apart(child.wait, _END_SECONDS)
+            except TimeoutError:
+                child.kill()
             pipe.close()
         return said.decode("utf-8", "replace") or None
 

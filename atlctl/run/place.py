@@ -72,7 +72,6 @@ def place(environ: Mapping[str, str], name: str | None = None) -> Post:
 def _numbers(environ: Mapping[str, str], peers: Found | None) -> tuple[int, int, str]:
     """Index, count, and the contradiction for which the worker counts as alone."""
     for own, all_ in _COUNTS:
-        # An elastic job, MIN:MAX, has at least the first.
         index, count = environ.get(own, ""), environ.get(all_, "").rpartition(":")[2]  # an elastic job: MIN:MAX
         if index.isdecimal() and count.isdecimal() and int(count) > 0:
             if int(index) < int(count):

@@ -128,13 +128,6 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def reaped(self, pid: int, status: int) -> bool:
-        """For a process that waits for all of its children: whether `pid` was a command here. `status`: of waitpid."""
-        session = self.running.get(pid)
-        if session is not None:
-            session.exited(os.waitstatus_to_exitcode(status))
-        return session is not None
-
     def later(self, work: Coroutine[None, None, None]) -> None:
         """Do `work` beside everything else."""
         task = asyncio.create_task(work)
@@ -415,10 +408,10 @@ class _Served(asyncssh.SSHServerSession[bytes]):
         try:
             pid, status = os.waitpid(self._process.pid, os.WNOHANG)
         except ChildProcessError:
-            self.exited(_UNKNOWN)
+            self._exited(_UNKNOWN)
             return
         if pid:
-            self.exited(os.waitstatus_to_exitcode(status))
+            self._exited(os.waitstatus_to_exitcode(status))
         elif self._pidfd is None:
             self._loop.call_later(_POLL_SECONDS, self._reap)
 
@@ -426,7 +419,7 @@ class _Served(asyncssh.SSHServerSession[bytes]):
     def _running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    def exited(self, code: int) -> None:
+    def _exited(self, code: int) -> None:
         """The command has ended, with a code as of Popen."""
         assert self._process is not None
         del self._server.running[self._process.pid]

@@ -15,7 +15,6 @@ import os
 import resource
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from atlctl.jobs.statedir import state_dir
 from atlctl.remote import proc
 from atlctl.remote.supervisor import asked, processes
 from atlctl.remote.supervisor.workers import StartError, spawn
-from atlctl.run.meeting import JobStart, RunFolder, entry_of, keep_files, new_uid, write_json, write_text
+from atlctl.run.meeting import SECRET_BYTES, JobStart, RunFolder, entry_of, keep_files, new_uid, write_json, write_text
 from atlctl.run.output import Log, Pump, SlowSteps, drained
 from atlctl.run.own import MISSING, CheckFault, OwnCommands, Settings, apart
 from atlctl.run.place import Post, own_address, worker_name
@@ -100,6 +99,10 @@ async def _note(path: str, value: dict[str, Any]) -> None:
         await apart(lambda: write_json(path, value), 1.0)
 
 
+def _host_of(entry: Mapping[str, Any]) -> Host:
+    return Host(entry["address"], USER, entry["port"])
+
+
 class Wrapper:
     """`say` shows a line to the user, `shout` one that matters."""
 
@@ -145,7 +148,7 @@ class Wrapper:
         self._debugging = False
         self._next: tuple[str, ...] | None = None
         self._released = False
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._bare: set[tuple[int, int]] = set()
 
     # The life of the worker
@@ -195,18 +198,16 @@ class Wrapper:
             self._notify()
 
     def _notify(self) -> None:
-        async def tell() -> None:
-            async with self._changed:
-                self._changed.notify_all()
-
-        task = asyncio.ensure_future(tell())
-        task.add_done_callback(lambda _: None)  # keeps it until it is done
+        """Something has changed that `_until` may wait for."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _until(self, true: Callable[[], object], seconds: float | None = None) -> None:
         """Wait until something is true, for `seconds` at most."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(true)
+            async with asyncio.timeout(seconds):
+                while not true():
+                    await self._changed.wait()
 
     async def _close(self) -> None:
         if self._spreading is not None:  # else the others would wait for the decision of a worker that has ended
@@ -249,8 +250,8 @@ class Wrapper:
             self._spread()
 
     def _start_alone(self) -> None:
-        self._uid = self._uid or new_uid()
-        self._folder = self._folder or os.path.join(state_dir(), "runs", safe_file_name(self._place.job), self._uid)
+        if not self._folder:
+            self._adopt(None)
         self._gate = self._gate or ""
 
     async def _meet(self) -> None:
@@ -282,8 +283,8 @@ class Wrapper:
         else:
             await self._follow(folder)
 
-    async def _serve(self, access: JobAccess, port: int) -> int | None:
-        """Serve this worker; returns the port, None if it is taken."""
+    async def _serve(self, access: JobAccess, port: int) -> bool:
+        """Serve this worker; False if the port is taken."""
         server = Server(access, self._place.index, self._environ, self._cwd, self._answered)
         try:
             port = await server.start(own_address(self._place), port)
@@ -291,20 +292,14 @@ class Wrapper:
             await server.aclose()
             why = os.strerror(error.errno) if error.errno else str(error)
             self._shout(Message("this worker is not served: port {port}: {why}", port=port, why=why))
-            return None
+            return False
         self._server, self._access, self._port = server, access, port
-        return port
+        return True
 
-    def _entry(self, port: int) -> dict[str, Any]:
+    def _entry(self) -> dict[str, Any]:
         place = self._place
-        return {
-            "index": place.index,
-            "address": own_address(place),
-            "port": port,
-            "folder": os.path.join(self._folder, place.name),
-            "host": os.uname().nodename,
-            "user": USER,
-        }
+        folder = os.path.join(self._folder, place.name)
+        return {"index": place.index, "address": own_address(place), "port": self._port, "folder": folder}
 
     def _adopt(self, start: JobStart | None) -> None:
         """Take the id and the folder of a start; a local folder without shared storage."""
@@ -331,19 +326,18 @@ class Wrapper:
         elif settings.key is not None:
             access, port = JobAccess(settings.key, ""), settings.port
         elif place.count == 1:
-            access, port = JobAccess(os.urandom(32), self._uid), 0
+            access, port = JobAccess(os.urandom(SECRET_BYTES), self._uid), 0
         else:
             self._start_alone()
             return
-        served = await self._serve(access, port)
-        if served is None:
+        if not await self._serve(access, port):
             self._start_alone()
             return
-        self._table[0] = self._entry(served)
+        self._table[0] = self._entry()
         self._joined = True
         if start is not None:
             try:
-                await apart(lambda: start.announce(own_address(place), served), FOLDER_SECONDS)
+                await apart(lambda: start.announce(own_address(place), self._port), FOLDER_SECONDS)
             except (AtlctlError, TimeoutError) as error:
                 self._shout(Message("the others cannot find this worker: {why}", why=error))
         await self._until(lambda: len(self._table) == place.count, settings.wait)
@@ -380,10 +374,10 @@ class Wrapper:
                         await self._server.aclose()
                     tried = access.start
                     self._adopt(found)
-                    if await self._serve(access, 0 if found is not None else settings.port) is None:
+                    if not await self._serve(access, 0 if found is not None else settings.port):
                         break
                 try:
-                    if await self._greet(address, self._port):
+                    if await self._greet(address):
                         return
                     continue
                 except AtlctlError as error:
@@ -401,15 +395,13 @@ class Wrapper:
             self._gate = _MISSING.filled(workers=worker_name(0), seconds=settings.wait)
         self._start_alone()
 
-    async def _greet(self, address: tuple[str, int], port: int) -> bool:
+    async def _greet(self, address: tuple[str, int]) -> bool:
         """Say hello to worker 0 at `address`, and again until it has decided. Raises AtlctlError if it does not answer;
         returns True when the gate is known."""
         assert self._access is not None
         host = Host(checked(address[0]), USER, address[1])
         self._connections.trust(host, self._access, 0)
-        told = await wrappers.ask(
-            self._connections, host, "hello", {**self._entry(port), "uid": self._uid}, ASK_SECONDS
-        )
+        told = await wrappers.ask(self._connections, host, "hello", {**self._entry(), "uid": self._uid}, ASK_SECONDS)
         uid = text(told.get("uid"), 100)
         if self._access.start == "" and uid and uid != self._uid:  # with a key the start is known only now
             self._uid = uid
@@ -436,7 +428,7 @@ class Wrapper:
         entry = self._table.get(index)
         if entry is None or self._access is None:
             return None
-        host = Host(entry["address"], entry["user"], entry["port"])
+        host = _host_of(entry)
         self._connections.trust(host, self._access, index)
         return host
 
@@ -456,9 +448,9 @@ class Wrapper:
         place = self._place
         workers = []
         for index in range(place.count):
-            entry = self._table.get(index) or (self._entry(self._port) if index == place.index else None)
-            host = Host(entry["address"], entry["user"], entry["port"]) if entry else Host("0.0.0.0")  # noqa: S104 - not bound
-            workers.append(Placed(worker_name(index), host, entry["folder"] if entry else ""))
+            entry = self._table.get(index) or (self._entry() if index == place.index else None)
+            name = worker_name(index)
+            workers.append(Placed(name, _host_of(entry), entry["folder"]) if entry else Placed(name, Host(name), ""))
         record = Record(
             name=place.job,
             uid=self._uid,
@@ -529,7 +521,9 @@ class Wrapper:
             case "rerun":
                 return await self._rerun(details)
             case "release":
-                return await self._release()
+                self._released = True
+                self._notify()
+                return {"event": "released"}
         raise Refused(Message("unknown question"))
 
     def _hello(self, details: dict[str, Any]) -> dict[str, Any]:
@@ -548,6 +542,9 @@ class Wrapper:
                 self._spread()
         return {"event": "hello", "uid": self._uid, **self._known()}
 
+    def _others(self) -> list[int]:
+        return [index for index in self._table if index != self._place.index]
+
     def _known(self) -> dict[str, Any]:
         return {"gate": self._gate, "table": list(self._table.values())}
 
@@ -556,19 +553,14 @@ class Wrapper:
         table = self._known()
 
         async def tell() -> None:
-            await asyncio.gather(*(self._ask(index, "table", table) for index in self._table if index != 0))
+            await asyncio.gather(*(self._ask(index, "table", table) for index in self._others()))
 
         self._spreading = asyncio.ensure_future(tell())
 
     def _status(self) -> dict[str, Any]:
         attempt = self._attempt
         failed = any(self._ends.values()) or (attempt.ended is not None and attempt.exit_code != 0)
-        return {
-            "event": "status",
-            "attempt": attempt.number,
-            "running": attempt.ended is None,
-            "failed": failed,
-        }
+        return {"event": "status", "running": attempt.ended is None, "failed": failed}
 
     async def _look(self) -> dict[str, Any]:
         """As `atlctl.remote.supervisor.asked.look`."""
@@ -678,12 +670,6 @@ class Wrapper:
             self._notify()
         return {"event": "ready", "argv": list(argv), "attempt": self._attempt.number + 1, "chdir": self._cwd}
 
-    async def _release(self) -> dict[str, Any]:
-        held = self._held is not None
-        self._released = True
-        self._notify()
-        return {"event": "released", "held": held}
-
     # The command
 
     async def _run_command(self) -> None:
@@ -730,6 +716,8 @@ class Wrapper:
             await _note(f"{own}/proc.json", process)
             await _note(f"{os.path.dirname(os.path.dirname(own))}/job.json", self._described(attempt))
             await self._ended(attempt)
+        if self._signalled is None:
+            await self._until_signalled(apart(lambda: drained(pumps, DRAIN_SECONDS), None))
         with contextlib.suppress(TimeoutError):
             await apart(lambda: drained(pumps, DRAIN_SECONDS), DRAIN_SECONDS + 1)
             await apart(lambda: log.close(LOG_SECONDS), LOG_SECONDS + 1)
@@ -746,7 +734,7 @@ class Wrapper:
     async def _ended(self, attempt: _Attempt) -> None:
         """Wait for the first process of the command, then end those that it left behind."""
         assert attempt.child is not None
-        code = await self._wait(attempt.child)
+        code = await apart(attempt.child.wait, None)
         attempt.code, attempt.signal = (code, None) if code >= 0 else (None, -code)
         with contextlib.suppress(TimeoutError):
             if left := await apart(self._family, ASK_SECONDS):
@@ -754,17 +742,6 @@ class Wrapper:
                 await asyncio.sleep(LOOK_SECONDS)
                 processes.send(await apart(self._family, ASK_SECONDS), signal.SIGKILL)
         attempt.ended = time.time()
-
-    async def _wait(self, child: subprocess.Popen[bytes]) -> int:
-        future = asyncio.get_running_loop().create_future()
-
-        def wait() -> None:
-            code = child.wait()
-            with contextlib.suppress(RuntimeError):
-                future.get_loop().call_soon_threadsafe(future.set_result, code)
-
-        threading.Thread(target=wait, daemon=True).start()
-        return int(await future)
 
     def _command_environ(self, files: str) -> dict[str, str]:
         """The environment of the command: its own, the marks of its processes, and folders for evidence of torch."""
@@ -837,7 +814,7 @@ class Wrapper:
             raise Refused(_STRANGER)
         if details.get("attempt") == self._attempt.number:
             self._ends[index] = code
-            if code and self._judging is None and self._judged < self._attempt.number:
+            if code and self._judged < self._attempt.number and (self._judging is None or self._judging.done()):
                 self._judging = asyncio.ensure_future(self._judge())
             self._notify()
         return {"event": "noted"}
@@ -859,7 +836,7 @@ class Wrapper:
         """Wait until no worker runs its command any more (False), or one has failed (True). `charge`: the worker in
         charge, which knows it."""
         own = self._place.index
-        others = [index for index in self._table if index != own]
+        others = self._others()
         while not self._is_over and self._succeeded < self._attempt.number:
             if charge == own:
                 answers = await asyncio.gather(*(self._ask(index, "status", {}) for index in others))
@@ -883,8 +860,7 @@ class Wrapper:
     async def _tell_all(self, what: str) -> None:
         """Send the others the message that they wait for: this worker may leave."""
         told = {"attempt": self._attempt.number}
-        others = (index for index in self._table if index != self._place.index)
-        await asyncio.gather(*(self._ask(index, what, told) for index in others))
+        await asyncio.gather(*(self._ask(index, what, told) for index in self._others()))
 
     async def _hold(self) -> bool:
         """Keep the worker until it is released, its time is over, or its command is started again (True)."""
@@ -934,7 +910,10 @@ class Wrapper:
                 names = fold_names(map(worker_name, running))
                 self._say(Message("ending {workers}", workers=names))
                 wanted = {"grace": 10.0, "keep": bool(self._settings.hold)}
-                await asyncio.gather(*(self._ask_any(index, "stop", wanted) for index in running))
+                own = self._place.index
+                await asyncio.gather(
+                    *(self._stop(wanted) if index == own else self._ask(index, "stop", wanted) for index in running)
+                )
             checks = await self._tested() if self._settings.items != "none" else None
             if checks is not None and not checks:
                 self._shout(Message("the checks pass; the cause is most likely in the training code"))
@@ -942,17 +921,11 @@ class Wrapper:
             self._judged = number
             self._notify()
         await self._tell_all("judged")
-        self._judging = None
-
-    async def _ask_any(self, index: int, question: str, details: dict[str, Any]) -> dict[str, Any] | None:
-        if index == self._place.index:
-            return await self._answer(question, {**details, "uid": self._uid})
-        return await self._ask(index, question, details)
 
     async def _settled(self) -> list[int]:
         """The workers whose command still runs after the time that they have."""
         deadline = time.monotonic() + self._settings.settle
-        others = [index for index in self._table if index != self._place.index]
+        others = self._others()
         while True:
             answers = await asyncio.gather(*(self._ask(index, "status", {}) for index in others))
             running = [index for index, told in zip(others, answers, strict=True) if told and told.get("running")]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
@@ -79,11 +80,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    made = Workers(tmp_path_factory.mktemp("workers"))
-    try:
+    with closing(Workers(tmp_path_factory.mktemp("workers"))) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.parametrize("line", ["hostname", "head -c 1048576 /dev/zero"], ids=["hostname", "a mebibyte"])

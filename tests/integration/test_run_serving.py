@@ -10,6 +10,7 @@ import signal
 import socket
 import uuid
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -71,21 +72,15 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    made = Served(tmp_path_factory.mktemp("served"))
-    try:
+    with closing(Served(tmp_path_factory.mktemp("served"))) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Served]:
     """A server for one test, which may end it."""
-    made = Served(tmp_path / "own")
-    try:
+    with closing(Served(tmp_path / "own")) as made:
         yield made
-    finally:
-        made.close()
 
 
 @contextlib.asynccontextmanager

@@ -6,8 +6,10 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
-import asyncssh
+if TYPE_CHECKING:
+    import asyncssh
 
 #: The head of an Ed25519 key in PKCS #8 (RFC 8410), before its 32 bytes.
 _PKCS8 = bytes.fromhex("302e020100300506032b657004220420")
@@ -35,5 +37,7 @@ class JobAccess:
 @cache
 def _key(secret: bytes, label: str) -> asyncssh.SSHKey:
     """An Ed25519 key by HKDF (RFC 5869) with SHA-256 and no salt: for 32 bytes one block is enough."""
+    import asyncssh  # not at the top: commands that need no keys ask whether a wrapper runs here
+
     extracted = hmac.digest(bytes(32), secret, hashlib.sha256)
     return asyncssh.import_private_key(_PKCS8 + hmac.digest(extracted, label.encode() + b"\x01", hashlib.sha256))

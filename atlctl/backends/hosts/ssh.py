@@ -187,9 +187,13 @@ class SshBackend(SupervisedBackend):
         self, record: Record, names: Sequence[str], question: str, details: Mapping[str, Any], seconds: float
     ) -> dict[str, dict[str, Any] | AtlctlError]:
         told = {**details, "uid": record.uid}
-        return await asking.each(
-            names, lambda name: wrappers.ask(self._connections, record.hosts[name], question, told, seconds)
-        )
+
+        async def one(name: str) -> dict[str, Any]:
+            if not record.placed(name).folder:
+                raise AtlctlError(Message("has not come to the start of the job"))
+            return await wrappers.ask(self._connections, record.hosts[name], question, told, seconds)
+
+        return await asking.each(names, one)
 
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncGenerator[Sequence[LogLine], None]:
         record = self._owned(job)
@@ -333,7 +337,8 @@ class SshBackend(SupervisedBackend):
         name."""
         if job.kind not in (SSH, RUN):
             return None
-        record = self._load(job.name)
+        # That of a wrapper was read when the job was looked up.
+        record = (self._wrapped.get(job.name) if job.kind == RUN else None) or self._load(job.name)
         if record.uid != job.uid:
             raise Replaced(job.name)
         return record

@@ -35,6 +35,20 @@ atlctl run --items none -- python3 train.py                   # without the test
 )
 
 
+def _block(value: str) -> frozenset[str]:
+    """The value of --block. Raises ValueError."""
+    from atlctl.run.own import GPU, MISSING, NETWORK
+    from atlctl.smoke.run import items
+
+    known = [GPU, MISSING, NETWORK, *(step.name for step, _ in items())]
+    words = frozenset(word for word in value.split(",") if word)
+    if words == {"none"}:
+        return frozenset()
+    if words - {*known}:
+        raise ValueError(Message("one of {values}", values=joined((*known, "none"), LIST)))
+    return words
+
+
 def command(
     cmd: options.Command,
     dir_: Annotated[
@@ -62,10 +76,11 @@ def command(
         typer.Option("--budget", metavar="DURATION", help=Message("how long the checks may take, as in smoke")),
     ] = None,
     block: Annotated[
-        str | None,
+        frozenset[str] | None,
         typer.Option(
             "--block",
             metavar="FAULTS",
+            parser=_block,
             help=Message(
                 "faults that keep CMD from starting: gpu (a lost one), missing (workers), network, a check, none "
                 "(default: gpu; ATLCTL_CHECK_BLOCK)"
@@ -113,7 +128,7 @@ def command(
         key=_key(),
         items=items or environ.get("ATLCTL_CHECK_ITEMS") or None,
         budget=budget,
-        block=_blocking(block),
+        block=_of_environment("ATLCTL_CHECK_BLOCK", "gpu") if block is None else block,
         wait=wait,
         settle=settle,
         hold=hold,
@@ -169,26 +184,9 @@ def _key() -> bytes | None:
     return key or None
 
 
-def _blocking(option: str | None) -> frozenset[str]:
-    """The value of --block, else of ATLCTL_CHECK_BLOCK, else the default. Raises UsageError."""
-    for name, value in (("--block", option), ("ATLCTL_CHECK_BLOCK", os.environ.get("ATLCTL_CHECK_BLOCK"))):
-        if value:
-            try:
-                return _block(value)
-            except ValueError as error:
-                raise UsageError(Message("{path}: {why}", path=name, why=error.args[0])) from None
-    return _block("gpu")
-
-
-def _block(value: str) -> frozenset[str]:
-    """Raises ValueError."""
-    from atlctl.run.own import GPU, MISSING, NETWORK
-    from atlctl.smoke.run import items
-
-    known = [GPU, MISSING, NETWORK, *(step.name for step, _ in items())]
-    words = frozenset(word for word in value.split(",") if word)
-    if words == {"none"}:
-        return frozenset()
-    if words - {*known}:
-        raise ValueError(Message("one of {values}", values=joined((*known, "none"), LIST)))
-    return words
+def _of_environment(name: str, default: str) -> frozenset[str]:
+    """The faults that a variable names. Raises UsageError."""
+    try:
+        return _block(os.environ.get(name) or default)
+    except ValueError as error:
+        raise UsageError(Message("{path}: {why}", path=name, why=error.args[0])) from None

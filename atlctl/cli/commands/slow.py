@@ -65,7 +65,7 @@ def command(
 async def _slow(
     argument: str | None, option: str | None, selection: Selection, pyspy: bool, timeout: float, output: str
 ) -> int:
-    from atlctl.cli.commands.stacks import tell
+    from atlctl.cli.commands.stacks import problems, tell
     from atlctl.cli.evidence.looking import own_pyspy
     from atlctl.cli.target import backend, job_and_workers, say_guessed
 
@@ -84,13 +84,8 @@ async def _slow(
         await asyncio.wait([steps])
     since = None if steps.cancelled() else _since(steps.result())
     found = _judged(looks)
-    problems = [
-        {"kind": item.error.kind, "worker": item.worker.name, "message": item.error.message, "hint": None}
-        for item in looks
-        if item.error is not None
-    ]
     if output == "json":
-        say.document({"job": job.name, "uid": job.uid, **to_data(found), "since": _since_data(since)}, problems)
+        say.document({"job": job.name, "uid": job.uid, **to_data(found), "since": _since_data(since)}, problems(looks))
     else:
         say.out("\n".join(_lines(found, since)) + "\n")
         tell(looks, [pace.report for pace in found.ranks], found.unseen, program)

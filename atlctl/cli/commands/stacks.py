@@ -104,18 +104,22 @@ async def _stacks(
     finally:
         await executor.aclose()
     if output == "json":
-        problems = [
-            {"kind": item.error.kind, "worker": item.worker.name, "message": item.error.message, "hint": None}
-            for item in looks
-            if item.error is not None
-        ]
         named = {"job": job.name, "uid": job.uid}
         seen = [worker_data(item.worker.name, item.report) for item in looks]
-        say.document({**named, **to_data(scene, changed), "workers": seen}, problems)
+        say.document({**named, **to_data(scene, changed), "workers": seen}, problems(looks))
     else:
         say.out(SceneText(language(), context().streams).text(scene, changed, verbose=verbose))
         tell(looks, [rank.report for rank in scene.ranks if rank.report is not None], scene.unseen, program)
     return fold_errors([item.error for item in looks if item.error is not None])
+
+
+def problems(looks: Sequence[Look]) -> list[dict[str, Any]]:
+    """The errors of workers as JSON has them."""
+    return [
+        {"kind": item.error.kind, "worker": item.worker.name, "message": item.error.message, "hint": None}
+        for item in looks
+        if item.error is not None
+    ]
 
 
 def tell(looks: Sequence[Look], reports: Sequence[RankReport], unseen: Sequence[int], pyspy: bytes | bool) -> None:

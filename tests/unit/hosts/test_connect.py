@@ -68,16 +68,19 @@ def test_a_final_match_decides_as_for_ssh(tmp_path: Path) -> None:
     ]
 
 
+class Made:
+    """Stands in for a connection."""
+
+    closed = False
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def abort(self) -> None:
+        self.closed = True
+
+
 def test_idle_connections_are_kept_up_to_a_number_and_those_in_use_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Made:
-        closed = False
-
-        def is_closed(self) -> bool:
-            return self.closed
-
-        def abort(self) -> None:
-            self.closed = True
-
     async def main() -> None:
         made = connections(None)
 
@@ -100,15 +103,6 @@ def test_idle_connections_are_kept_up_to_a_number_and_those_in_use_always(monkey
 
 
 def test_a_connection_made_with_other_trust_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Made:
-        closed = False
-
-        def is_closed(self) -> bool:
-            return self.closed
-
-        def abort(self) -> None:
-            self.closed = True
-
     async def main() -> None:
         made = connections(None)
 

@@ -104,7 +104,7 @@ def test_an_address_that_is_damaged_is_none(tmp_path: Path, content: str) -> Non
     assert start.first is None
 
 
-ENTRY = {"index": 1, "address": "10.0.0.2", "port": 4022, "folder": "/x/worker-1", "host": "pod", "user": "atlctl"}
+ENTRY = {"index": 1, "address": "10.0.0.2", "port": 4022, "folder": "/x/worker-1"}
 
 
 def test_entry_of_a_worker() -> None:

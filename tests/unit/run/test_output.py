@@ -66,6 +66,47 @@ def test_log_without_a_folder_loses_all_and_says_so(tmp_path: Path) -> None:
     assert log.lost == 5
 
 
+def test_a_slow_reader_of_the_screen_is_waited_for(tmp_path: Path) -> None:
+    """Longer than a pipe that stays open is waited for."""
+    log = Log(str(tmp_path / "log"))
+    source, command = os.pipe()
+    screen, shown = os.pipe()
+    pump = Pump(source, shown, "stdout", log)
+    data = b"line\n" * 40_000
+
+    def write() -> None:
+        with os.fdopen(command, "wb") as file:
+            file.write(data)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    waiting = threading.Thread(target=drained, args=([pump], 0.1))
+    waiting.start()
+    waiting.join(1.0)
+    assert waiting.is_alive()
+    seen = bytearray()
+    while len(seen) < len(data):
+        seen += os.read(screen, 1 << 16)
+    for thread in (writer, waiting, pump):
+        thread.join(PATIENCE)
+    assert bytes(seen) == data
+    for fd in (screen, shown):
+        os.close(fd)
+    log.close(PATIENCE)
+
+
+def test_a_pipe_that_stays_open_is_not_waited_for_long(tmp_path: Path) -> None:
+    log = Log(str(tmp_path / "log"))
+    source, command = os.pipe()
+    with open(os.devnull, "wb") as screen:
+        pump = Pump(source, screen.fileno(), "stdout", log)
+        drained([pump], 0.1)
+        assert pump.is_alive()
+        os.close(command)
+        pump.join(PATIENCE)
+    log.close(PATIENCE)
+
+
 def test_log_goes_on_without_a_screen(tmp_path: Path) -> None:
     log = Log(str(tmp_path / "log"))
     source, command = os.pipe()
