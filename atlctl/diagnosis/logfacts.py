@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -186,9 +186,9 @@ class LogReader:
         self._deepspeed = DeepSpeed()
         self._half = b""
 
-    def catch_up(self, line_no: int, lines: Sequence[bytes]) -> None:
-        """Takes plain lines that were skipped; `line_no` is the number of the line after them."""
-        for number, line in enumerate(lines, line_no - len(lines)):
+    def catch_up(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Takes lines that were skipped, with their numbers."""
+        for number, line in lines:
             if number > self._last_no:
                 self._put(number, line)
 

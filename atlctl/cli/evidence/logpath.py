@@ -253,9 +253,9 @@ class _Visit:
         if wrong:
             self._say(Message("{file} {what}", file=file.shown, what=wrong), worker.name)
         facts = intake.reader_of_all.facts()
-        if intake.feed.unread is not None:
+        for why in intake.feed.unread.values():
             facts.cut = True
-            self._say(Message("{path}: {why}", path=file.shown, why=intake.feed.unread), worker.name)
+            self._say(Message("{path}: {why}", path=file.shown, why=why), worker.name)
         if intake.damage is not None:
             facts.cut = True
             self._say(Message("{path} {problem}", path=file.shown, problem=intake.damage), worker.name)
