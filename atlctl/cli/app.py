@@ -100,9 +100,7 @@ atlctl demo                   # all of this on a real job on this machine"""
             summary=Message("Show the logs of many workers, merged by time."),
         ),
         "top": Lazy(
-            f"{_COMMANDS}.top",
-            section=_LOOK,
-            summary=Message("Show GPUs, CPU and memory of all workers, live."),
+            f"{_COMMANDS}.top", section=_LOOK, summary=Message("Show GPUs, CPU and memory of all workers, live.")
         ),
         "events": Lazy(
             f"{_COMMANDS}.events",
@@ -116,9 +114,7 @@ atlctl demo                   # all of this on a real job on this machine"""
             summary=Message("Show the root cause of a failure: which rank, and why."),
         ),
         "stacks": Lazy(
-            f"{_COMMANDS}.stacks",
-            section=_DIAGNOSE,
-            summary=Message("Show what every rank is doing right now."),
+            f"{_COMMANDS}.stacks", section=_DIAGNOSE, summary=Message("Show what every rank is doing right now.")
         ),
         "slow": Lazy(
             f"{_COMMANDS}.slow",
@@ -132,9 +128,7 @@ atlctl demo                   # all of this on a real job on this machine"""
             summary=Message("Test workers, network, storage and GPUs: which one is bad."),
         ),
         "record": Lazy(
-            f"{_COMMANDS}.record",
-            section=_DIAGNOSE,
-            summary=Message("Save logs, states and events while a job runs."),
+            f"{_COMMANDS}.record", section=_DIAGNOSE, summary=Message("Save logs, states and events while a job runs.")
         ),
         "report": Lazy(
             f"{_COMMANDS}.report",
@@ -153,22 +147,11 @@ atlctl demo                   # all of this on a real job on this machine"""
             guide="exec",
             summary=Message("Open an interactive shell in one worker."),
         ),
-        "cp": Lazy(
-            f"{_COMMANDS}.cp",
-            section=_ACT,
-            summary=Message("Copy files and folders to or from workers."),
-        ),
+        "cp": Lazy(f"{_COMMANDS}.cp", section=_ACT, summary=Message("Copy files and folders to or from workers.")),
         "stop": Lazy(
-            f"{_COMMANDS}.stop",
-            section=_ACT,
-            summary=Message("Stop a job: show the plan, ask, save its logs, end it."),
+            f"{_COMMANDS}.stop", section=_ACT, summary=Message("Stop a job: show the plan, ask, save its logs, end it.")
         ),
-        "resume": Lazy(
-            f"{_COMMANDS}.resume",
-            section=_ACT,
-            guide="stop",
-            summary=Message("Resume a suspended job."),
-        ),
+        "resume": Lazy(f"{_COMMANDS}.resume", section=_ACT, guide="stop", summary=Message("Resume a suspended job.")),
         "run": Lazy(
             f"{_COMMANDS}.run",
             section=_JOBS,
@@ -183,10 +166,7 @@ atlctl demo                   # all of this on a real job on this machine"""
             summary=Message("Start the command of kept workers again."),
         ),
         "release": Lazy(
-            f"{_COMMANDS}.release",
-            section=_JOBS,
-            guide="run",
-            summary=Message("Let the kept workers of a job go."),
+            f"{_COMMANDS}.release", section=_JOBS, guide="run", summary=Message("Let the kept workers of a job go.")
         ),
         "local": Lazy(group=_local_app, section=_JOBS, summary=_Local.summary),
         "ssh": Lazy(group=_ssh_app, section=_JOBS, summary=_Ssh.summary),
@@ -208,10 +188,7 @@ atlctl demo                   # all of this on a real job on this machine"""
             summary=Message("Check backend, identity, rights and tools; show the fixes."),
         ),
         "help": Lazy(
-            f"{_COMMANDS}.help",
-            section=_TOOL,
-            guide="README",
-            summary=Message("Show the help of a command."),
+            f"{_COMMANDS}.help", section=_TOOL, guide="README", summary=Message("Show the help of a command.")
         ),
         "options": Lazy(
             f"{_COMMANDS}.options",
@@ -220,9 +197,7 @@ atlctl demo                   # all of this on a real job on this machine"""
             summary=Message("Show the options that every command has."),
         ),
         "completion": Lazy(
-            f"{_COMMANDS}.completion",
-            section=_TOOL,
-            summary=Message("Print the completion script for a shell."),
+            f"{_COMMANDS}.completion", section=_TOOL, summary=Message("Print the completion script for a shell.")
         ),
     }
 

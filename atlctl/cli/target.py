@@ -96,10 +96,7 @@ def choice(argument: str | None = None, option: str | None = None, *, of_job: bo
     if cluster is not None:
         _agree(f"--{cluster}", "kubernetes", asked.backend)
         if asked.hostfile is not None:
-            raise UsageError(
-                Message("'--{option}' and '--hostfile' do not go together", option=cluster),
-                LEAVE_ONE_OUT,
-            )
+            raise UsageError(Message("'--{option}' and '--hostfile' do not go together", option=cluster), LEAVE_ONE_OUT)
         return Choice("kubernetes", "cluster_option", f"--{cluster}")
     if asked.hostfile is not None:
         _agree("--hostfile", "ssh", asked.backend)

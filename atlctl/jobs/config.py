@@ -167,18 +167,14 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
     if not regular:
         raise UsageError(not_regular(named), Message("name a TOML file"))
     if len(data) > _LIMIT:
-        raise UsageError(
-            too_large(named, _LIMIT),
-            Message("name a smaller file"),
-        )
+        raise UsageError(too_large(named, _LIMIT), Message("name a smaller file"))
     try:
         return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise UsageError(Message("{path} is not UTF-8", path=named), Message("save it as UTF-8")) from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
-            Message("{path} is not valid TOML: {why}", path=named, why=error),
-            Message("see https://toml.io"),
+            Message("{path} is not valid TOML: {why}", path=named, why=error), Message("see https://toml.io")
         ) from error
 
 
@@ -206,8 +202,7 @@ def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool)
             if not isinstance(value, list) or not all(isinstance(i, str) and i and "\0" not in i for i in value):
                 hint = Message('write it as {key} = ["PATH"]', key=key)
                 raise UsageError(
-                    Message("{where}: {key} must be a list of paths", where=where, key=f"{table}.{key}"),
-                    hint,
+                    Message("{where}: {key} must be a list of paths", where=where, key=f"{table}.{key}"), hint
                 )
             found[f"{table}.{key}"] = tuple(resolve(item) for item in value)
     return _File(found, ssh)
@@ -254,10 +249,7 @@ def read_ssh(table: Mapping[str, Any], where: str, resolve: Callable[[str], str]
         host_keys = said
     jobs = table.get("jobs", {})
     if not isinstance(jobs, dict):
-        raise UsageError(
-            _no_table(where, "ssh.jobs"),
-            _table("ssh.jobs.NAME"),
-        )
+        raise UsageError(_no_table(where, "ssh.jobs"), _table("ssh.jobs.NAME"))
     return SshConfig(host_keys, {name: _job(name, job, where, resolve) for name, job in jobs.items()})
 
 
@@ -268,10 +260,7 @@ def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJ
         raise UsageError(Message("{where}: ssh.jobs: {why}", where=where, why=error.message), error.hint) from None
     key = f"ssh.jobs.{name}"
     if not isinstance(job, dict):
-        raise UsageError(
-            _no_table(where, key),
-            _table(key),
-        )
+        raise UsageError(_no_table(where, key), _table(key))
     _check_keys(job, _JOB_KEYS, where, key)
     if ("hosts" in job) == ("hostfile" in job):
         found = Message("both hosts and hostfile") if "hosts" in job else Message("neither hosts nor hostfile")
@@ -280,10 +269,7 @@ def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJ
             Message('write hosts = ["gpu[1-4]"] or hostfile = "PATH"'),
         )
     if "include" in job and "exclude" in job:
-        raise UsageError(
-            Message("{where}: {key} has both include and exclude", where=where, key=key),
-            LEAVE_ONE_OUT,
-        )
+        raise UsageError(Message("{where}: {key} has both include and exclude", where=where, key=key), LEAVE_ONE_OUT)
     if "hosts" in job and not _are_lines(job["hosts"]):
         hint = Message('write it as hosts = ["gpu[1-4]", "ml@gpu9:2222"]')
         raise UsageError(Message("{where}: {key} must be a list of hosts", where=where, key=f"{key}.hosts"), hint)

@@ -272,10 +272,7 @@ def _by_rank(texts: Sequence[str], job: Job, rank_map: RankMap | None) -> set[st
 def _check_roles(texts: Iterable[str], job: Job) -> set[str]:
     wanted = {role for text in texts for role in text.split(",")}
     if not all(wanted):
-        raise UsageError(
-            _empty_item("--role"),
-            Message("roles, separated by commas: --role master,worker"),
-        )
+        raise UsageError(_empty_item("--role"), Message("roles, separated by commas: --role master,worker"))
     present = {worker.role for worker in job.workers if worker.role}
     for role in sorted(wanted - present):
         known = ", ".join(sorted(present, key=natural_key))

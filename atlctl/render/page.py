@@ -339,10 +339,7 @@ def _facts_line(facts: Sequence[Fact]) -> Html | None:
 def _verdict(page: ReportPage) -> Html:
     pieces = [element("span", text, class_=tone) for text, tone in page.headline]
     return element(
-        "div",
-        element("h2", pieces, class_="headline"),
-        _facts(page.verdict),
-        class_=f"verdict {page.level}",
+        "div", element("h2", pieces, class_="headline"), _facts(page.verdict), class_=f"verdict {page.level}"
     )
 
 

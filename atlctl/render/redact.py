@@ -472,8 +472,7 @@ _TABLE = (
     ),
     _named(("SESSI",), r"(?P<keep>\b(?:JSESSIONID|PHPSESSID)=)(?!\[redacted\])[\w.-]{6,400}"),
     _named(
-        _CHINESE_STEMS,
-        rf"(?P<keep>{_CHINESE}{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_ANY}",
+        _CHINESE_STEMS, rf"(?P<keep>{_CHINESE}{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_ANY}"
     ),
     _named(_CHINESE_STEMS, rf"(?P<keep>{_CHINESE}[ ]{{1,4}})(?=[!-~]){_LIKE_A_SECRET}"),
     _named(

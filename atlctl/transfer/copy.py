@@ -37,16 +37,7 @@ from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import and_more, safe_file_name
-from atlctl.transfer.tar import (
-    BadStreamError,
-    LocalSource,
-    SourceError,
-    TarEntry,
-    TarReader,
-    archive,
-    own_name,
-    plain,
-)
+from atlctl.transfer.tar import BadStreamError, LocalSource, SourceError, TarEntry, TarReader, archive, own_name, plain
 from atlctl.transfer.unpack import FileTaker, FolderTaker, PlaceError, Tally, make_folder, open_folder
 
 #: Bytes of a worker's stderr that are kept: its first lines have the cause of a failure.

@@ -106,8 +106,7 @@ class KnownHosts:
                 self._parsed[paths] = Entries({path: _text(Path(path).read_bytes()) for path in there})
             except (OSError, ValueError, asyncssh.KeyImportError) as error:
                 raise UsageError(
-                    unreadable(" or ".join(there), error),
-                    Message("fix the line, or remove it"),
+                    unreadable(" or ".join(there), error), Message("fix the line, or remove it")
                 ) from error
         return self._parsed[paths]
 
@@ -168,11 +167,7 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
         Message("the key of {name} is not known{shown}", name=name, shown=shown), Message("host key not known")
     )
     if offered is None:
-        return HostKeyRefused(
-            "unknown",
-            unknown,
-            Message("ask the host's owner for its known_hosts line"),
-        )
+        return HostKeyRefused("unknown", unknown, Message("ask the host's owner for its known_hosts line"))
     # Exactly the key that was offered: another lookup may find another host's, and finds nothing behind a jump host.
     line = shlex.quote(f"{name} {_public(offered)}")
     return HostKeyRefused(

@@ -209,12 +209,7 @@ def _volcano_files(seen: _Seen) -> Found | None:
     named = [match for name in seen.listed(_VOLCANO_FOLDER) if (match := _VOLCANO_FILE.fullmatch(name))]
     if len(named) > _MAX_TASKS:
         raise UsageError(
-            Message(
-                "{path} has more than {most} lists of hosts",
-                path=_VOLCANO_FOLDER,
-                most=_MAX_TASKS,
-            ),
-            _INSTEAD,
+            Message("{path} has more than {most} lists of hosts", path=_VOLCANO_FOLDER, most=_MAX_TASKS), _INSTEAD
         )
     tasks = {match[1]: (seen.read(f"{_VOLCANO_FOLDER}/{match[0]}") or "").split() for match in named}
     return _of_tasks(tasks, f"{_VOLCANO_FOLDER}/*.host", seen)

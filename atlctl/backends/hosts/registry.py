@@ -35,16 +35,7 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import MAX_JOB_NAME, check_job_name, meant_job, natural_key, safe_file_name
-from atlctl.jobs.statedir import (
-    check_private,
-    ensure_dir,
-    file_error,
-    is_job,
-    job_names,
-    linked,
-    read_bytes,
-    state_dir,
-)
+from atlctl.jobs.statedir import check_private, ensure_dir, file_error, is_job, job_names, linked, read_bytes, state_dir
 from atlctl.remote.supervisor import asked, folders, processes
 from atlctl.remote.supervisor.telling import Refused
 

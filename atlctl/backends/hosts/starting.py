@@ -192,8 +192,7 @@ def _port(wanted: int | None) -> int:
     port = boot.choose_port(wanted, DEFAULT_PORT, taken)
     if port is None:
         raise AtlctlError(
-            Message("port {port} is in use", port=wanted),
-            Message("omit --master-port, and a free port is chosen"),
+            Message("port {port} is in use", port=wanted), Message("omit --master-port, and a free port is chosen")
         )
     return port
 
@@ -280,9 +279,7 @@ async def _must_have_ended(executors: Executors, old: Record) -> None:
     if unknown:
         raise AtlctlError(
             Message(
-                "an earlier job named {job} may still be running: {why}",
-                job=old.name,
-                why=unknown[0].worker.reason,
+                "an earlier job named {job} may still be running: {why}", job=old.name, why=unknown[0].worker.reason
             ),
             registry.OTHER_NAME,
         )
@@ -411,8 +408,7 @@ class _StartOnHosts:
                 error.hint = f"atlctl stop {self._claim.name}"
             elif error.hint is None and isinstance(error, Unreachable):
                 error.hint = Message(
-                    "check the hosts: atlctl doctor --hostfile {path}",
-                    path=self._spec.hostfile or "FILE",
+                    "check the hosts: atlctl doctor --hostfile {path}", path=self._spec.hostfile or "FILE"
                 )
             raise
         except BaseException:

@@ -225,9 +225,7 @@ class Client:
             got.clear()  # an exception keeps the variables of its frames alive
             raise TooLarge(
                 Message(
-                    "the API server {host} returned an answer that is too large: {path}",
-                    host=self._host(),
-                    path=path,
+                    "the API server {host} returned an answer that is too large: {path}", host=self._host(), path=path
                 )
             )
         return got

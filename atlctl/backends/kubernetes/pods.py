@@ -382,27 +382,9 @@ FAMILIES = {
 _FAMILY_ENDS = {"baidu.com/": ("_cgpu",), "iluvatar.ai/": ("-vgpu",)}
 
 #: Suffixes of names for shares of a card (memory, cores), which do not count as cards.
-_SHARES = (
-    "mem",
-    "cores",
-    "-core",
-    "_core",
-    "memory",
-    "_percent",
-    "-percentage",
-    ".vcore",
-    ".vmemory",
-)
+_SHARES = ("mem", "cores", "-core", "_core", "memory", "_percent", "-percentage", ".vcore", ".vmemory")
 
-_SUFFIXES = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-}
+_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
 @lru_cache(maxsize=512)

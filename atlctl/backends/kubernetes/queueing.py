@@ -52,9 +52,7 @@ def pod_group(obj: Object) -> QueueEntry:
         reason = reason or "Unschedulable"
     elif waits and (scheduled := objects.count(status.get("scheduled"))) is not None:
         message = Message(
-            "{count} of {expected} pods scheduled",
-            count=scheduled,
-            expected=objects.count(spec.get("minMember")) or 0,
+            "{count} of {expected} pods scheduled", count=scheduled, expected=objects.count(spec.get("minMember")) or 0
         )
     return QueueEntry(
         "PodGroup",

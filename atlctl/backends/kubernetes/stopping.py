@@ -158,8 +158,7 @@ async def _write(api: Api, write: Write, dry_run: bool) -> JsonAnswer | None:
         raise AtlctlError(Message("{what} is gone: nothing was changed", what=write.what), "atlctl jobs") from error
     except Denied as error:
         raise NotAllowed(
-            Message("{what} was not changed: {why}", what=write.what, why=error.text or error.message),
-            "atlctl doctor",
+            Message("{what} was not changed: {why}", what=write.what, why=error.text or error.message), "atlctl doctor"
         ) from error
     except NoServer as error:
         said = Message(

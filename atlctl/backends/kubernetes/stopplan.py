@@ -191,10 +191,7 @@ def _mechanism(found: FoundJob, world: World, *, resume: bool) -> tuple[Mechanis
             Message("Kueue manages job {job}, and {why}", job=found.job.name, why=refused.message), "atlctl doctor"
         )
     if discovery.WORKLOADS.name in world.served.versions and kind.suspended(top) and not on_other_cluster(top):
-        raise AtlctlError(
-            Message("Kueue has made no Workload for job {job} yet", job=found.job.name),
-            _SOON,
-        )
+        raise AtlctlError(Message("Kueue has made no Workload for job {job} yet", job=found.job.name), _SOON)
     return (
         kind.resume(top) if resume else kind.stop(top),
         Message("its label names the queue {queue}, but Kueue has no Workload of it", queue=queue_of(top)),

@@ -49,8 +49,7 @@ def command(
 ) -> int:
     if importlib.util.find_spec("torch") is None:
         raise AtlctlError(
-            Message("the demo trains with PyTorch, which is not installed beside atlctl"),
-            install_line("torch"),
+            Message("the demo trains with PyTorch, which is not installed beside atlctl"), install_line("torch")
         )
     return run_async(lambda: _Demo(keep).run())
 
@@ -265,11 +264,7 @@ class _Demo:
         """Run a command and return its JSON document (empty if it prints none)."""
         asked = words if words[0] == "local" else (*words, "-o", "json")
         process = await asyncio.create_subprocess_exec(
-            *_PROGRAM,
-            *asked,
-            env=_environment(),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            *_PROGRAM, *asked, env=_environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         output, errors = await process.communicate()
         if process.returncode != 0:

@@ -50,8 +50,7 @@ def command(
         ),
     ] = None,
     connect_timeout: Annotated[
-        float,
-        options.duration("--connect-timeout", help=Message("time limit for reaching a host or a worker")),
+        float, options.duration("--connect-timeout", help=Message("time limit for reaching a host or a worker"))
     ] = CONNECT_SECONDS,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
@@ -219,11 +218,5 @@ def _document(report: DoctorReport) -> None:
     ]
     first = [{"command": command, "text": text} for command, text in report.first_steps]
     say.document(
-        {
-            "verdict": str(report.verdict),
-            "checks": checks,
-            **report.data,
-            "role": report.role,
-            "first_steps": first,
-        }
+        {"verdict": str(report.verdict), "checks": checks, **report.data, "role": report.role, "first_steps": first}
     )

@@ -50,8 +50,7 @@ def command(
         ),
     ] = None,
     keep_mib: Annotated[
-        int,
-        typer.Option("--keep-mib", min=1, metavar="N", help=Message("keep the last N MiB of each worker's log")),
+        int, typer.Option("--keep-mib", min=1, metavar="N", help=Message("keep the last N MiB of each worker's log"))
     ] = KEEP_MIB,
     on_failure: Annotated[
         str | None,
@@ -182,10 +181,9 @@ def _stopped(result: Result) -> Message | None:
     """The action of a user that ended the workers (stop, deletion, suspension); None if the job ended by itself."""
     if result.gone:
         return Message("job {job} was deleted")
-    return {
-        State.STOPPED: Message("job {job} was stopped"),
-        State.SUSPENDED: Message("job {job} was suspended"),
-    }.get(result.state)
+    return {State.STOPPED: Message("job {job} was stopped"), State.SUSPENDED: Message("job {job} was suspended")}.get(
+        result.state
+    )
 
 
 def _tell_end(result: Result, job: Job, folder: str) -> None:

@@ -61,8 +61,7 @@ def command(
     budget: Annotated[
         float | None,
         options.duration(
-            "--budget",
-            help=Message("begin no check that would usually not be done within this time; it is SKIPPED"),
+            "--budget", help=Message("begin no check that would usually not be done within this time; it is SKIPPED")
         ),
     ] = None,
     tier: Annotated[
@@ -109,8 +108,7 @@ def command(
     print_torchrun: Annotated[
         bool,
         typer.Option(
-            "--print-torchrun",
-            help=Message("test nothing; print the torchrun command for each worker's environment"),
+            "--print-torchrun", help=Message("test nothing; print the torchrun command for each worker's environment")
         ),
     ] = False,
     container: options.Container = None,
@@ -274,14 +272,7 @@ async def _chosen(
 
 
 async def _smoke(
-    source: Backend,
-    job: Job,
-    chosen: Sequence[Worker],
-    wanted: Options,
-    *,
-    whole: bool,
-    strict: bool,
-    output: str,
+    source: Backend, job: Job, chosen: Sequence[Worker], wanted: Options, *, whole: bool, strict: bool, output: str
 ) -> int:
     import asyncio
 

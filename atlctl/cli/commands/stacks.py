@@ -302,8 +302,7 @@ class SceneText:
     def _frames(self, frames: Sequence[Frame]) -> list[Toned]:
         shown = [
             Toned(
-                clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})"),
-                Tone.STRONG if frame.own else Tone.DIM,
+                clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})"), Tone.STRONG if frame.own else Tone.DIM
             )
             for frame in frames[:_FRAMES]
         ]

@@ -55,8 +55,7 @@ def command(
     selection: options.Selected = options.NO_SELECTION,
     delete: Annotated[bool, typer.Option("--delete", help=Message("delete the job for good, with its pods"))] = False,
     keep: Annotated[
-        bool,
-        typer.Option("--keep", help=Message("end the training, and keep the workers to debug in place")),
+        bool, typer.Option("--keep", help=Message("end the training, and keep the workers to debug in place"))
     ] = False,
     keep_pods: Annotated[bool, typer.Option("--keep-pods", hidden=True)] = False,
     out: Annotated[
@@ -69,8 +68,7 @@ def command(
         options.duration("--grace", zero=True, help=Message("time between SIGTERM and SIGKILL (local jobs, --keep)")),
     ] = GRACE_SECONDS,
     timeout: Annotated[
-        float,
-        options.duration("--timeout", help=Message("how long to wait for the workers to end (10, 1.5s, 2m, 1h)")),
+        float, options.duration("--timeout", help=Message("how long to wait for the workers to end (10, 1.5s, 2m, 1h)"))
     ] = TIMEOUT_SECONDS,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,

@@ -182,8 +182,7 @@ def _skew(report: DoctorReport, version: str) -> None:
     server, own = _VERSION.match(version), library.partition(".")[0]
     if server is None or not own.isdigit():
         report.skip(
-            "skew",
-            Message("unknown: library kubernetes {library}, server {version}", library=library, version=version),
+            "skew", Message("unknown: library kubernetes {library}, server {version}", library=library, version=version)
         )
     elif int(server[1]) < _OLDEST:
         report.warn(

@@ -58,9 +58,7 @@ async def check_current(
                 found = await current_job(source, None, option, reads_only=True)
     except TimeoutError:
         report.warn(
-            "job",
-            Message("the list of jobs did not arrive within {seconds} s", seconds=f"{FINDING:g}"),
-            "atlctl jobs",
+            "job", Message("the list of jobs did not arrive within {seconds} s", seconds=f"{FINDING:g}"), "atlctl jobs"
         )
         return None
     except (NothingMatched, UsageError) as error:
@@ -132,13 +130,7 @@ class Told:
 
 
 async def check_workers(
-    report: DoctorReport,
-    executor: Executor,
-    workers: Sequence[Worker],
-    seconds: float,
-    named: str,
-    *,
-    clocks: bool,
+    report: DoctorReport, executor: Executor, workers: Sequence[Worker], seconds: float, named: str, *, clocks: bool
 ) -> None:
     """`seconds`: for reaching a worker. `named`: options that name the job. `clocks`: the workers' are judged, too."""
     living = [worker for worker in workers if worker.state.active]

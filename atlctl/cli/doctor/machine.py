@@ -295,10 +295,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 def check_programs(report: DoctorReport) -> None:
     """Optional programs of single commands."""
-    there = {
-        "py-spy": pyspy_path(),
-        "torch": "torch" if importlib.util.find_spec("torch") is not None else None,
-    }
+    there = {"py-spy": pyspy_path(), "torch": "torch" if importlib.util.find_spec("torch") is not None else None}
     report.data["machine"]["programs"] = {name: bool(found) for name, found in there.items()}
     told = {"py-spy": Message("py-spy (stacks)"), "torch": Message("torch (demo)")}
     absent = [name for name, found in there.items() if not found]

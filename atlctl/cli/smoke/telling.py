@@ -131,9 +131,7 @@ def _headline(report: Report, words: Words, streams: Streams) -> list[str]:
     verdict = report.verdict
     whole = words.whole(verdict)
     lines = _folded(
-        whole + (words(Message(" ({counts})", counts=words(LIST).join(parts))) if parts else ""),
-        streams,
-        0,
+        whole + (words(Message(" ({counts})", counts=words(LIST).join(parts))) if parts else ""), streams, 0
     )
     lines[0] = painted_head(lines[0], whole, _TONES[verdict], streams.stdout_color)
     return lines

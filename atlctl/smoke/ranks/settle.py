@@ -218,9 +218,7 @@ def _unborn(tracks: Sequence[Track]) -> list[Blame]:
     for track in tracks:
         if track.exit is not None and track.exit.get("started") is False:
             text = Message(
-                "the process of {who} cannot be started: {error}",
-                who=track.member.name,
-                error=track.exit.get("error"),
+                "the process of {who} cannot be started: {error}", who=track.member.name, error=track.exit.get("error")
             )
             found.append(Blame(track.member, "does not start", text, refused=True))
         elif not track.up and not track.lost:

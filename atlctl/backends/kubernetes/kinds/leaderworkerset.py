@@ -65,17 +65,10 @@ class LeaderWorkerSet(Common):
 
     def stop(self, top: Object, /) -> Mechanism:
         command = scale(top, self.resource.name, 0)
-        return Refuse(
-            no_stop("LeaderWorkerSets", top),
-            command,
-            deletable=True,
-        )
+        return Refuse(no_stop("LeaderWorkerSets", top), command, deletable=True)
 
     def resume(self, top: Object, /) -> Mechanism:
-        return Refuse(
-            not_resumed("LeaderWorkerSets"),
-            scale(top, self.resource.name, replicas(top) or 1),
-        )
+        return Refuse(not_resumed("LeaderWorkerSets"), scale(top, self.resource.name, replicas(top) or 1))
 
 
 def standing(suspended: bool, top: Object, workers: Sequence[Worker]) -> JobStatus:

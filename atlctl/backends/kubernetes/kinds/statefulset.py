@@ -46,14 +46,7 @@ class StatefulSet(Common):
         return standing(self.suspended(sight.top), sight.top, workers)
 
     def stop(self, top: Object, /) -> Mechanism:
-        return Refuse(
-            no_stop("StatefulSets", top),
-            scale(top, self.resource.name, 0),
-            deletable=True,
-        )
+        return Refuse(no_stop("StatefulSets", top), scale(top, self.resource.name, 0), deletable=True)
 
     def resume(self, top: Object, /) -> Mechanism:
-        return Refuse(
-            not_resumed("StatefulSets"),
-            scale(top, self.resource.name, replicas(top) or 1),
-        )
+        return Refuse(not_resumed("StatefulSets"), scale(top, self.resource.name, replicas(top) or 1))
