@@ -140,12 +140,10 @@ class SshBackend(SupervisedBackend):
         if record is not None:
             return replace(job, workers=workers)
         lost = [worker.name for worker in workers if worker.state is State.UNKNOWN]
-        state, reason = (
-            (State.UNKNOWN, Message("{hosts} not reached", hosts=fold_names(lost)))
-            if lost
-            else (State.RUNNING, job.reason)
-        )
-        return replace(job, workers=workers, state=state, reason=reason)
+        if lost:
+            reason = Message("{hosts} not reached", hosts=fold_names(lost))
+            return replace(job, workers=workers, state=State.UNKNOWN, reason=reason)
+        return replace(job, workers=workers, state=State.RUNNING)
 
     async def ranks(self, job: Job) -> RankMap | None:
         record = self._record(job)
