@@ -107,8 +107,8 @@ atlctl demo                   # all of this on a real job on this machine"""
 
 
 app = new_app(cls=_Root)
-_local = new_app(cls=_Local, name="local")
-_ssh = new_app(cls=_Ssh, name="ssh")
+_local: typer.Typer = new_app(cls=_Local, name="local")
+_ssh: typer.Typer = new_app(cls=_Ssh, name="ssh")
 
 Backend = Annotated[
     str | None, options.choice("--backend", values=options.BACKENDS, help=Message("the backend to use"))

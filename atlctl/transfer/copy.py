@@ -166,8 +166,8 @@ class Copying:
 
         `timeout`, `lost`, `cancelled` and unreachable workers are unchanged.
         """
-        return [(_judged(outcome, self._copies[outcome.worker.name]), self._copies[outcome.worker.name])
-                for outcome in outcomes]  # fmt: skip
+        pairs = [(outcome, self._copies[outcome.worker.name]) for outcome in outcomes]
+        return [(_judged(outcome, copy), copy) for outcome, copy in pairs]
 
 
 def _unclear() -> BadStreamError:
@@ -231,24 +231,16 @@ def _judged(outcome: Outcome, copy: Copy) -> Outcome:
     if outcome.kind is EndKind.FAILED_TO_START:
         if outcome.code == ExitCode.UNREACHABLE:
             return outcome
-        reason = (
-            Message("the worker has no shell: {why}", why=outcome.reason)
-            if outcome.code == ExitCode.NOT_FOUND
-            else outcome.reason
-        )
+        lacking = outcome.code == ExitCode.NOT_FOUND
+        reason = Message("the worker has no shell: {why}", why=outcome.reason) if lacking else outcome.reason
         return replace(outcome, exit_code=int(ExitCode.FAILED), reason=reason)
     if outcome.ok and not copy.problem:
         return outcome
     if copy.changed and outcome.kind is EndKind.EXITED:
         return replace(outcome, exit_code=int(ExitCode.OK))
     how = by_signal(outcome.signal) if outcome.signal is not None else Message("exit {code}", code=outcome.exit_code)
-    return replace(
-        outcome,
-        kind=EndKind.EXITED,
-        exit_code=int(ExitCode.FAILED),
-        signal=None,
-        reason=copy.problem or copy.said or how,
-    )
+    reason = copy.problem or copy.said or how
+    return replace(outcome, kind=EndKind.EXITED, exit_code=int(ExitCode.FAILED), signal=None, reason=reason)
 
 
 class Copy:
