@@ -172,9 +172,8 @@ class _Reading:
         try:
             async for event in _patiently(aiter(execution), self._follow):
                 if event is None:
-                    if not self._follow:
-                        raise asking.silent(self._name, SILENT_SECONDS).at(self._name)
-                    if self._told is None and asyncio.get_running_loop().time() - begun > SILENT_SECONDS:
+                    unheard = self._told is None and asyncio.get_running_loop().time() - begun > SILENT_SECONDS
+                    if unheard or not self._follow:
                         raise asking.silent(self._name, SILENT_SECONDS).at(self._name)
                     yield []
                     continue
