@@ -194,7 +194,7 @@ def upload(
     executor: Executor, workers: Sequence[Worker], source: LocalSource, remote: Remote, limits: Limits
 ) -> Copying:
     """Copy `source` to `remote` on `workers`."""
-    copies = {worker.name: Copy(remote.path, _tally(source)) for worker in workers}
+    copies = {worker.name: Copy(remote.path, Tally(skipped=source.skipped)) for worker in workers}
 
     def request(_: Worker) -> ExecRequest:
         # Workers may share a disk: each uses a different temporary name.
@@ -205,12 +205,6 @@ def upload(
         return _Up(execution, copies[worker.name], source)
 
     return _set_up(ExecutorAround(executor, around), workers, request, copies, limits)
-
-
-def _tally(source: LocalSource) -> Tally:
-    tally = Tally()
-    tally.skipped = source.skipped
-    return tally
 
 
 def _set_up(
