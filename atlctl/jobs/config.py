@@ -28,6 +28,7 @@ a program.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -154,7 +155,8 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             regular = stat.S_ISREG(os.fstat(fd).st_mode)
-            data = _all(fd) if regular else b""
+            with open(fd, "rb", closefd=False) if regular else io.BytesIO() as file:
+                data = file.read(_LIMIT + 1)
         finally:
             os.close(fd)
     except FileNotFoundError:
@@ -176,11 +178,6 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
         raise UsageError(
             Message("{path} is not valid TOML: {why}", path=named, why=error), Message("see https://toml.io")
         ) from error
-
-
-def _all(fd: int) -> bytes:
-    with open(fd, "rb", closefd=False) as file:
-        return file.read(_LIMIT + 1)
 
 
 def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool) -> _File:
@@ -270,7 +267,7 @@ def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJ
         )
     if "include" in job and "exclude" in job:
         raise UsageError(Message("{where}: {key} has both include and exclude", where=where, key=key), LEAVE_ONE_OUT)
-    if "hosts" in job and not _are_lines(job["hosts"]):
+    if "hosts" in job and not (isinstance(job["hosts"], list) and job["hosts"] and all(map(_is_line, job["hosts"]))):
         hint = Message('write it as hosts = ["gpu[1-4]", "ml@gpu9:2222"]')
         raise UsageError(Message("{where}: {key} must be a list of hosts", where=where, key=f"{key}.hosts"), hint)
     for text in ("hostfile", "include", "exclude"):
@@ -307,10 +304,6 @@ def _check_keys(table: Mapping[str, Any], keys: tuple[str, ...], where: str, nam
                 _unknown_key(where, f"{name}.{key}"),
                 Message("known keys of [{name}]: {keys}", name=name, keys=", ".join(keys)),
             )
-
-
-def _are_lines(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_line, value))
 
 
 def _is_line(value: Any) -> bool:
