@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tests.support import zygote
+
 #: Warnings are errors in the child too; the flag is not inherited by what the child starts.
 #: A status line up to where it is erased, and the last erasing: how slow a machine is decides whether there is one.
 STATUS_LINE = re.compile(rb"\r\x1b\[K(?:[^\r\n]*(?=\r\x1b\[K))?")
@@ -55,15 +57,8 @@ def run_cli(
     """
     if tty:
         return _on_terminal(args, stdin or b"", _environment(env), timeout, columns, rows)
-    process = popen_cli(
-        *args,
-        env=env,
-        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    with process:
+    stdin_or_null = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    with popen_cli(*args, env=env, stdin=stdin_or_null, stdout=-1, stderr=-1, start_new_session=True) as process:
         try:
             stdout, stderr = process.communicate(stdin, timeout)
         except subprocess.TimeoutExpired as late:
@@ -74,7 +69,14 @@ def run_cli(
 
 def popen_cli(*args: str, env: Mapping[str, str | None] | None = None, **options: Any) -> subprocess.Popen[bytes]:
     """Start `atlctl ARGS` with options of Popen, for tests that send it signals or keep its streams."""
-    return subprocess.Popen([*ATLCTL, *args], env=_environment(env), **options)
+    environment = _environment(env)
+    if _forks(environment, options):
+        return zygote.Forked(args, env=environment, **options)
+    return subprocess.Popen([*ATLCTL, *args], env=environment, **options)
+
+
+def _forks(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
+    return ATLCTL[0] == sys.executable and zygote.forkable(env, options)
 
 
 def _environment(extra: Mapping[str, str | None] | None) -> dict[str, str]:
@@ -87,8 +89,13 @@ def _on_terminal(
 ) -> Result:
     terminal, line = pty.openpty()
     fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    # setsid(1) makes the terminal the controlling one of a new session, then becomes atlctl.
-    with subprocess.Popen(["setsid", "--ctty", *ATLCTL, *args], env=env, stdin=line, stdout=line, stderr=line) as run:
+    streams = {"stdin": line, "stdout": line, "stderr": line}
+    if _forks(env, streams):
+        process: subprocess.Popen[bytes] = zygote.Forked(args, env=env, **streams)
+    else:
+        # setsid(1) makes the terminal the controlling one of a new session, then becomes atlctl.
+        process = subprocess.Popen(["setsid", "--ctty", *ATLCTL, *args], env=env, **streams)
+    with process as run:
         os.close(line)
         try:
             screen = _talk(run, terminal, typed, time.monotonic() + timeout)
