@@ -28,10 +28,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: Variables that Python, C libraries and imported modules read only at the start of a process.
-AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "SSL_")
+#: Beginnings of variables that Python, C libraries and imported modules read only at the start of a process.
+AT_START = ("PYTHON", "LD_", "MALLOC_", "SSL_")
 #: Options of Popen that a fork can have. It always has a new session.
-OPTIONS = {"stdin", "stdout", "stderr", "bufsize", "start_new_session"}
+OPTIONS = {"stdin", "stdout", "stderr", "bufsize", "cwd", "start_new_session"}
 #: What commands import when they need it, beside `atlctl`.
 LIBRARIES = ("aiohttp", "asyncssh", "rich.console", "rich.table", "yaml", "zstandard")
 #: The variable by which tests find processes; the kernel shows the value that a process was started with.
@@ -80,15 +80,13 @@ class Forked(subprocess.Popen[bytes]):
 
 def forkable(env: Mapping[str, str], options: Mapping[str, object]) -> bool:
     """Whether a fork is as a new process with this environment and these options of Popen."""
-    if len(env.get(MARK, "")) != len(NOBODY) or not options.keys() <= OPTIONS:
-        return False
-    return _at_start(env) == _at_start(_environment())
+    return options.keys() <= OPTIONS and _at_start(env) == _at_start(_environment())
 
 
-def _at_start(env: Mapping[str, str]) -> dict[str, str]:
-    """Of a locale, only the encoding is read at the start."""
-    values = {name: value for name, value in env.items() if name.startswith(AT_START)}
-    return {name: value.partition(".")[2] if name in ("LANG", "LC_ALL") else value for name, value in values.items()}
+def _at_start(env: Mapping[str, str]) -> tuple[dict[str, str], bool]:
+    """Of the locale, the encoding alone counts."""
+    locale = env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG", "")
+    return {name: value for name, value in env.items() if name.startswith(AT_START)}, locale.endswith(".UTF-8")
 
 
 _before_tests = dict(os.environ)
@@ -195,7 +193,7 @@ def _become(fds: list[int], mark: int) -> None:
         os.dup2(fd, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.umask(details["umask"])
-    ctypes.memmove(mark, details["env"][MARK].encode(), len(NOBODY))
+    ctypes.memmove(mark, details["env"].get(MARK, NOBODY).encode(), len(NOBODY))
     os.environ.clear()
     os.environ.update(details["env"])
     time.tzset()
