@@ -59,7 +59,7 @@ class Forked(subprocess.Popen[bytes]):
         self._end.sendall(json.dumps(details).encode() + b"\n")
         self.pid = self._number()
         self._child_created = True
-        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -68,7 +68,7 @@ class Forked(subprocess.Popen[bytes]):
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._end], [], [], timeout)[0]:
+            if not select.select([self._end], [], [], timeout and max(timeout, 0))[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             self.returncode = os.waitstatus_to_exitcode(self._number())
             self._end.close()
@@ -145,14 +145,13 @@ def _serve(requests: socket.socket) -> None:
     mark = _initial(MARK)
     running: dict[int, tuple[int, socket.socket]] = {}  # by PID descriptor
     while True:
-        readable = select.select([requests, *running], [], [])[0]
-        for one in readable:
-            if one is not requests:
-                pid, end = running.pop(one)
-                _tell(end, os.waitpid(pid, 0)[1])
-                end.close()
-                os.close(one)
-        if requests not in readable:
+        readable = select.select([requests.fileno(), *running], [], [])[0]
+        for ended in running.keys() & readable:
+            pid, end = running.pop(ended)
+            _tell(end, os.waitpid(pid, 0)[1])
+            end.close()
+            os.close(ended)
+        if requests.fileno() not in readable:
             continue
         data, fds, _, _ = socket.recv_fds(requests, 1, 5)
         if not data:
