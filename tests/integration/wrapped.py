@@ -97,7 +97,7 @@ class Wrapped:
                 return False
             return [worker["state"] for worker in json.loads(result.stdout)["data"]["workers"]] == list(states)
 
-        proc.wait_until(come, PATIENCE)
+        proc.wait_until(come, PATIENCE, 0.2)
 
     def start_folder(self) -> Path:
         """The folder of the one start of the job."""
