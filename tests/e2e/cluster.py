@@ -165,7 +165,7 @@ class Cluster:
         """Run `atlctl` in the background, killed at the end. Its input stays open; its output is in the files `out` and
         `err`."""
         with Path("out").open("wb") as out, Path("err").open("wb") as err:
-            streams = {"stdin": subprocess.PIPE, "stdout": out, "stderr": err}
+            streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": out, "stderr": err}
             with popen_cli("-n", self.namespace, *words, env=self.environ(), **streams) as process:
                 try:
                     yield process
