@@ -135,6 +135,7 @@ class WitnessKind(StrEnum):
     COUNTERS = "counters"
     GPU = "gpu"
     LINKS = "links"
+    TEST = "network_test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -775,6 +776,26 @@ def _interfaces(ranks: Sequence[RankPace]) -> dict[str, Witness]:
         )
         for worker, bad in found.items()
     }
+
+
+def with_network_test(found: SlowVerdict, faults: Mapping[Laggard, str], note: str) -> SlowVerdict:
+    """The verdict with the result of the network test: its `faults` by link or worker; `note`: its figures."""
+    texts = [Message("network test: {who}: {what}", who=who.name, what=what) for who, what in faults.items()]
+    texts = texts or [Message("network test: no slow or lossy link ({note})", note=note)]
+    added = replace(found, witnesses=(*found.witnesses, *(Witness(WitnessKind.TEST, text) for text in texts)))
+    suspects, blamed = ({end for who in some for end in (who.worker, who.peer)} for some in (faults, found.culprits))
+    network = found.cause is CauseClass.NETWORK
+    if not faults and not (network and blamed):
+        return added
+    if network and not blamed:
+        why = Message("the network test found it slow or lossy")
+        return replace(added, culprits=tuple(faults), why=why, confidence=Confidence.LIKELY)
+    if network and suspects & blamed:
+        return added if found.contradictions else replace(added, confidence=Confidence.CERTAIN)
+    other = Message("the network test found a fault, and the ranks do not wait for the network")
+    against = Message("the network test does not confirm it") if network else other
+    sure = found.confidence and Confidence.LIKELY
+    return replace(added, contradictions=(*found.contradictions, against), confidence=sure)
 
 
 # Shares

@@ -48,10 +48,12 @@ def test_slow_without_torch_and_without_a_group(own: Registry) -> None:
     """Ranks that never meet: no rank is named, and the table shows them all."""
     own.start("sleeps", 2, "sh", "-c", script({2: SLEEP}, 2, python=PYTHON))
     assert proc.wait_until(lambda: len(own.running("time.sleep")) + len(own.running("Event")) >= 6)
-    run = own.cli("slow", "sleeps", "--no-pyspy")
+    run = own.cli("slow", "sleeps", "--no-pyspy", "--net")
     assert run.code == 0, run
     assert run.stdout.decode().startswith("no worker is slower than the others (")
     assert b"py-spy" not in run.stderr
+    assert b"note: network test: " in run.stderr
+    assert b"loopback" in run.stderr
 
 
 def test_slow_leaves_nothing_behind_if_it_is_killed(own: Registry) -> None:

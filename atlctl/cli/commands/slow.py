@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async, status_line
 from atlctl.i18n import COLON, COMMA, LIST, Message, joined, translated
@@ -36,6 +38,7 @@ EXAMPLES = Message(
     """\
 atlctl slow train-7
 atlctl slow train-7 --no-pyspy                       # reads no process's memory
+atlctl slow train-7 --net                            # also sends data over every link, for 5 s
 atlctl slow train-7 -o json
 atlctl slow --from saved/                            # when it was slow, by the steps in saved logs"""
 )
@@ -48,6 +51,12 @@ def command(
     selection: options.Selected = options.NO_SELECTION,
     saved: options.SavedLogs = None,
     no_pyspy: options.NoPySpy = False,
+    net: Annotated[
+        bool,
+        typer.Option(
+            "--net", help=Message("also test the links between all workers: 5 s, with 10 % of a link's speed at most")
+        ),
+    ] = False,
     timeout: options.WorkerTimeout = TIMEOUT_SECONDS,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
@@ -59,11 +68,11 @@ def command(
         with status_line():
             return _saved(saved, output)
     context().container = container
-    return run_async(lambda: _slow(job, job_option, selection, not no_pyspy, timeout, output))
+    return run_async(lambda: _slow(job, job_option, selection, not no_pyspy, net, timeout, output))
 
 
 async def _slow(
-    argument: str | None, option: str | None, selection: Selection, pyspy: bool, timeout: float, output: str
+    argument: str | None, option: str | None, selection: Selection, pyspy: bool, net: bool, timeout: float, output: str
 ) -> int:
     from atlctl.cli.commands.stacks import problems, tell
     from atlctl.cli.evidence.looking import own_pyspy
@@ -77,13 +86,15 @@ async def _slow(
     steps = asyncio.create_task(_steps(source, job, chosen, timeout))
     try:
         looks = await _look(executor, chosen, timeout, program)
+        found = _judged(looks)
+        if net:
+            found = await _tested(found, executor, chosen, timeout)
     finally:
         await executor.aclose()
         if not steps.done():
             steps.cancel()
         await asyncio.wait([steps])
     since = None if steps.cancelled() else _since(steps.result())
-    found = _judged(looks)
     if output == "json":
         say.document({"job": job.name, "uid": job.uid, **to_data(found), "since": _since_data(since)}, problems(looks))
     else:
@@ -121,6 +132,30 @@ def _judged(looks: Sequence[Look]) -> SlowVerdict:
     from atlctl.diagnosis.slow import judge
 
     return judge({item.worker.name: item.report for item in looks if item.report is not None})
+
+
+async def _tested(found: SlowVerdict, executor: Executor, workers: Sequence[Worker], timeout: float) -> SlowVerdict:
+    """The verdict with a test of the network, which runs after the sampling."""
+    from atlctl.diagnosis.slow import Laggard, with_network_test
+    from atlctl.smoke.findings import SmokeVerdict
+    from atlctl.smoke.run import LIGHT_SECONDS, check_links
+
+    with say.doing(Message("testing the links for {seconds:g} s", seconds=LIGHT_SECONDS), limit=LIGHT_SECONDS):
+        try:
+            report = await check_links(executor, workers, timeout)
+        except AtlctlError as error:
+            say.warning(Message("the network was not tested: {why}", why=error.message))
+            return found
+    faults = {
+        Laggard(one.culprit.worker, peer=one.culprit.peer): one.evidence
+        for one in report.findings
+        if one.confirmed and one.culprit is not None
+    }
+    last = report.checks[-1]
+    if not faults and last.verdict is not SmokeVerdict.PASS:
+        say.note(Message("network test: {what}", what=last.note))
+        return found
+    return with_network_test(found, faults, last.note)
 
 
 async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: float) -> list[StepTrack]:

@@ -130,6 +130,7 @@ class _Throughput:
                 "slot": slot,
                 "patience": _PATIENCE,
                 "pace": int(paces[name]) if paces else 0,
+                "share": self._run.options.share,
                 "singly": 1.0 if paces else singly,
             }
             for name, own in turns.items()

@@ -10,7 +10,7 @@ import pytest
 
 from atlctl.diagnosis.rankreport import StackReport, parse_report
 from atlctl.diagnosis.result import Confidence
-from atlctl.diagnosis.slow import CauseClass, SlowVerdict, judge, named
+from atlctl.diagnosis.slow import CauseClass, Laggard, SlowVerdict, judge, named, with_network_test
 from tests.unit.diagnosis.hang import made
 
 SITE = made.SITE
@@ -281,6 +281,46 @@ def test_judge_compares_interfaces_with_links() -> None:
     found = verdict(ends)
     assert told(found) == (CauseClass.NETWORK, Confidence.LIKELY, ["worker-1"])
     assert found.contradictions == ("faults of worker-3: eth0: rx_errors 70; its links are not slow",)
+
+
+LOSSY = {Laggard("worker-1", peer="worker-2"): "3 % of the packets are lost"}
+
+
+def test_with_network_test_agrees_with_the_connections() -> None:
+    found = with_network_test(verdict(ring(r1={"again": 200})), LOSSY, "")
+    assert told(found) == (CauseClass.NETWORK, Confidence.CERTAIN, ["worker-1"])
+    assert found.witnesses[-1].text == "network test: link from worker-1 to worker-2: 3 % of the packets are lost"
+    assert found.contradictions == ()
+    likely = verdict({number: port(number, **({"link_downed": 1} if number == 2 else {})) for number in range(4)})
+    assert (likely.confidence, with_network_test(likely, LOSSY, "").confidence) == ("likely", "certain")
+
+
+def test_with_network_test_names_a_link_that_the_connections_do_not_show() -> None:
+    waiting = verdict(usual={"samples": samples(wait=150, run=10)})
+    found = with_network_test(waiting, LOSSY, "")
+    assert told(found) == (CauseClass.NETWORK, Confidence.LIKELY, ["worker-1"])
+    found = with_network_test(waiting, {}, "median 12 MB/s")
+    assert told(found) == told(waiting)
+    assert found.witnesses[-1].text == "network test: no slow or lossy link (median 12 MB/s)"
+
+
+@pytest.mark.parametrize(
+    ("odd", "faults", "against"),
+    [
+        (ring(r3={"again": 200}), LOSSY, "the network test does not confirm it"),
+        (ring(r3={"again": 200}), {}, "the network test does not confirm it"),
+        ({2: SLOW}, LOSSY, "the network test found a fault, and the ranks do not wait for the network"),
+    ],
+)
+def test_with_network_test_contradicts(odd: Any, faults: dict[Laggard, str], against: str) -> None:
+    before = verdict(odd)
+    found = with_network_test(before, faults, "")
+    assert (before.confidence, found.confidence) == (Confidence.CERTAIN, Confidence.LIKELY)
+    assert (found.culprits, found.contradictions) == (before.culprits, (against,))
+
+
+def test_with_network_test_of_a_verdict_without_a_cause() -> None:
+    assert with_network_test(judge({}), LOSSY, "").confidence is None
 
 
 def test_judge_names_no_link_if_several_without_a_common_end_are_slow() -> None:
