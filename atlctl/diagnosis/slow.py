@@ -42,8 +42,10 @@ from atlctl.jobs.naming import fold_names, fold_numbers
 
 #: The least difference, in shares of the time, between the waiting of the late ranks and of the others.
 _GAP = 0.15
-#: The same by stacks, of which there are fewer.
-_GAP_OF_STACKS = 0.25
+#: The same by stacks, of which there are fewer, and on a machine with less idle CPU time than this: its ranks differ by
+#: chance.
+_GAP_OF_STACKS = _GAP_IF_BUSY = 0.25
+_IDLE = 0.05
 #: The least share of the time in which the others wait, if a rank is late.
 _WAITED = 0.15
 #: Shares of the time from which a counter explains a late rank.
@@ -247,7 +249,11 @@ def _answer(
 def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     if not ranks:
         return _answer(CauseClass.UNKNOWN, nobody(reports), (), ())
-    sampled, stacked = late(ranks, lambda pace: pace.sampled), late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS)
+    least = _GAP_IF_BUSY if any(_busy(report) for report in reports.values()) else _GAP
+    sampled, stacked = (
+        late(ranks, lambda pace: pace.sampled, least),
+        late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS),
+    )
     if sampled and stacked and not set(_keys(sampled)) & set(_keys(stacked)):
         against = Message(
             "by samples {ranks} arrive last, by stacks {others}", ranks=named(sampled), others=named(stacked)
@@ -259,6 +265,12 @@ def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
         others = [pace for pace in ranks if pace not in last]
         return _of_late(last, others, reports, bool(sampled), bool(stacked))
     return _of_all(ranks, reports)
+
+
+def _busy(report: StackReport) -> bool:
+    """Whether its machine had next to no idle CPU time."""
+    ticks = report.watched.ticks if report.watched else {}
+    return bool(ticks) and ticks.get("idle", 0) + ticks.get("iowait", 0) < _IDLE * sum(ticks.values())
 
 
 def _keys(ranks: Iterable[RankPace]) -> list[tuple[str, int]]:

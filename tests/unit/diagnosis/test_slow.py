@@ -119,6 +119,14 @@ def test_judge_names_a_starved_rank_on_a_busy_machine() -> None:
     assert verdict({2: asleep}, usual).cause is CauseClass.SLEEP
 
 
+def test_judge_names_no_rank_by_a_small_difference_on_a_busy_machine() -> None:
+    usual, odd = {"samples": samples(wait=84, run=76)}, {"samples": samples(wait=56, sleep=68, run=36)}
+    assert told(verdict({2: odd}, usual))[2] == ["worker-2"]
+    full = {"machine": {"ticks": {"user": 1500, "idle": 20, "iowait": 20}}}
+    assert told(verdict({2: odd}, usual, w0=full))[2] == []
+    assert told(verdict({2: SLOW}, usual, w0=full))[2] == ["worker-2"]
+
+
 def test_judge_names_line_and_mount() -> None:
     found = verdict({1: {**SLOW, "samples": samples("/data/x", "/data (nfs)", wait=8, read=120, run=32)}})
     (culprit,) = found.culprits
