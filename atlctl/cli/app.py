@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
+from atlctl import __version__
 from atlctl.cli import options, runtime
 from atlctl.cli.parser import Group, Lazy, new_app, parse_and_run
 from atlctl.i18n import Message
-
-_COMMANDS = "atlctl.cli.commands"
 
 
 class _Local(Group):
@@ -26,13 +25,9 @@ atlctl local rm train-7"""
     guide = "local-jobs"
     same: Mapping[str, tuple[str, ...]] = {"ls": ("jobs", "--backend", "local")}
     table: Mapping[str, Lazy] = {
-        "run": Lazy(f"{_COMMANDS}.local_run", options_first=True, summary=Message("Start a job on this machine.")),
-        "rm": Lazy(f"{_COMMANDS}.local_rm", summary=Message("Remove ended jobs on this machine, with their logs.")),
+        "run": Lazy(Message("Start a job on this machine."), options_first=True),
+        "rm": Lazy(Message("Remove ended jobs on this machine, with their logs.")),
     }
-
-
-def _local_app() -> typer.Typer:
-    return _local
 
 
 class _Ssh(Group):
@@ -45,22 +40,13 @@ atlctl ssh rm train-7"""
     path = "ssh"
     guide = "ssh"
     table: Mapping[str, Lazy] = {
-        "run": Lazy(f"{_COMMANDS}.ssh_run", options_first=True, summary=Message("Start a job on hosts, over SSH.")),
-        "rm": Lazy(f"{_COMMANDS}.ssh_rm", summary=Message("Remove ended jobs on hosts, with their logs.")),
+        "run": Lazy(Message("Start a job on hosts, over SSH."), options_first=True),
+        "rm": Lazy(Message("Remove ended jobs on hosts, with their logs.")),
     }
 
 
-def _ssh_app() -> typer.Typer:
-    return _ssh
-
-
-_LOOK, _DIAGNOSE, _ACT, _JOBS, _TOOL = (
-    Message("Look:"),
-    Message("Diagnose:"),
-    Message("Act:"),
-    Message("Jobs:"),
-    Message("Tool:"),
-)
+_LOOK, _DIAGNOSE, _ACT = Message("Look:"), Message("Diagnose:"), Message("Act:")
+_JOBS, _TOOL = Message("Jobs:"), Message("Tool:")
 
 
 class _Root(Group):
@@ -80,156 +66,49 @@ atlctl demo                   # all of this on a real job on this machine"""
     }
     table: Mapping[str, Lazy] = {
         "jobs": Lazy(
-            f"{_COMMANDS}.jobs",
-            section=_LOOK,
-            guide="kubernetes",
-            aliases=("list",),
-            summary=Message("List jobs with their state, workers and GPUs."),
+            Message("List jobs with their state, workers and GPUs."), _LOOK, guide="kubernetes", aliases=("list",)
         ),
         "ps": Lazy(
-            f"{_COMMANDS}.ps",
-            section=_LOOK,
+            Message("List the workers of a job with their state and host."),
+            _LOOK,
             guide="glossary",
             aliases=("workers", "pods"),
-            summary=Message("List the workers of a job with their state and host."),
         ),
-        "logs": Lazy(
-            f"{_COMMANDS}.logs",
-            section=_LOOK,
-            guide="exec",
-            summary=Message("Show the logs of many workers, merged by time."),
-        ),
-        "top": Lazy(
-            f"{_COMMANDS}.top",
-            section=_LOOK,
-            summary=Message("Show GPUs, CPU and memory of all workers, live."),
-        ),
-        "events": Lazy(
-            f"{_COMMANDS}.events",
-            section=_LOOK,
-            guide="kubernetes",
-            summary=Message("Show the events of a job, its pods and their nodes."),
-        ),
-        "errors": Lazy(
-            f"{_COMMANDS}.errors",
-            section=_DIAGNOSE,
-            summary=Message("Show the root cause of a failure: which rank, and why."),
-        ),
-        "stacks": Lazy(
-            f"{_COMMANDS}.stacks",
-            section=_DIAGNOSE,
-            summary=Message("Show what every rank is doing right now."),
-        ),
-        "slow": Lazy(
-            f"{_COMMANDS}.slow",
-            section=_DIAGNOSE,
-            guide="slow-job",
-            summary=Message("Show which rank or link makes a job slow, and why."),
-        ),
-        "smoke": Lazy(
-            f"{_COMMANDS}.smoke",
-            section=_DIAGNOSE,
-            summary=Message("Test workers, network, storage and GPUs: which one is bad."),
-        ),
-        "record": Lazy(
-            f"{_COMMANDS}.record",
-            section=_DIAGNOSE,
-            summary=Message("Save logs, states and events while a job runs."),
-        ),
-        "report": Lazy(
-            f"{_COMMANDS}.report",
-            section=_DIAGNOSE,
-            summary=Message("Collect the evidence of a failure in one folder or archive."),
-        ),
-        "exec": Lazy(
-            f"{_COMMANDS}.exec",
-            section=_ACT,
-            options_first=True,
-            summary=Message("Run a command on the selected workers at once."),
-        ),
-        "shell": Lazy(
-            f"{_COMMANDS}.shell",
-            section=_ACT,
-            guide="exec",
-            summary=Message("Open an interactive shell in one worker."),
-        ),
-        "cp": Lazy(
-            f"{_COMMANDS}.cp",
-            section=_ACT,
-            summary=Message("Copy files and folders to or from workers."),
-        ),
-        "stop": Lazy(
-            f"{_COMMANDS}.stop",
-            section=_ACT,
-            summary=Message("Stop a job: show the plan, ask, save its logs, end it."),
-        ),
-        "resume": Lazy(
-            f"{_COMMANDS}.resume",
-            section=_ACT,
-            guide="stop",
-            summary=Message("Resume a suspended job."),
-        ),
+        "logs": Lazy(Message("Show the logs of many workers, merged by time."), _LOOK, guide="exec"),
+        "top": Lazy(Message("Show GPUs, CPU and memory of all workers, live."), _LOOK),
+        "events": Lazy(Message("Show the events of a job, its pods and their nodes."), _LOOK, guide="kubernetes"),
+        "errors": Lazy(Message("Show the root cause of a failure: which rank, and why."), _DIAGNOSE),
+        "stacks": Lazy(Message("Show what every rank is doing right now."), _DIAGNOSE),
+        "slow": Lazy(Message("Show which rank or link makes a job slow, and why."), _DIAGNOSE, guide="slow-job"),
+        "smoke": Lazy(Message("Test workers, network, storage and GPUs: which one is bad."), _DIAGNOSE),
+        "record": Lazy(Message("Save logs, states and events while a job runs."), _DIAGNOSE),
+        "report": Lazy(Message("Collect the evidence of a failure in one folder or archive."), _DIAGNOSE),
+        "exec": Lazy(Message("Run a command on the selected workers at once."), _ACT, options_first=True),
+        "shell": Lazy(Message("Open an interactive shell in one worker."), _ACT, guide="exec"),
+        "cp": Lazy(Message("Copy files and folders to or from workers."), _ACT),
+        "stop": Lazy(Message("Stop a job: show the plan, ask, save its logs, end it."), _ACT),
+        "resume": Lazy(Message("Resume a suspended job."), _ACT, guide="stop"),
         "run": Lazy(
-            f"{_COMMANDS}.run",
-            section=_JOBS,
-            options_first=True,
-            guide="run",
-            summary=Message("Wrap a launch script: check, run, find the cause."),
+            Message("Wrap a launch script: check, run, find the cause."), _JOBS, options_first=True, guide="run"
         ),
-        "rerun": Lazy(
-            f"{_COMMANDS}.rerun",
-            section=_JOBS,
-            guide="run",
-            summary=Message("Start the command of kept workers again."),
-        ),
-        "release": Lazy(
-            f"{_COMMANDS}.release",
-            section=_JOBS,
-            guide="run",
-            summary=Message("Let the kept workers of a job go."),
-        ),
-        "local": Lazy(group=_local_app, section=_JOBS, summary=_Local.summary),
-        "ssh": Lazy(group=_ssh_app, section=_JOBS, summary=_Ssh.summary),
+        "rerun": Lazy(Message("Start the command of kept workers again."), _JOBS, guide="run"),
+        "release": Lazy(Message("Let the kept workers of a job go."), _JOBS, guide="run"),
+        "local": Lazy(_Local.summary, _JOBS, group=lambda: _local),
+        "ssh": Lazy(_Ssh.summary, _JOBS, group=lambda: _ssh),
         "demo": Lazy(
-            f"{_COMMANDS}.demo",
-            section=_JOBS,
-            guide="tutorial-local",
-            summary=Message("Start a real failing job on this machine, and diagnose it."),
+            Message("Start a real failing job on this machine, and diagnose it."), _JOBS, guide="tutorial-local"
         ),
-        "use": Lazy(
-            f"{_COMMANDS}.use",
-            section=_TOOL,
-            guide="configuration",
-            summary=Message("Choose the current job of this terminal."),
-        ),
-        "doctor": Lazy(
-            f"{_COMMANDS}.doctor",
-            section=_TOOL,
-            summary=Message("Check backend, identity, rights and tools; show the fixes."),
-        ),
-        "help": Lazy(
-            f"{_COMMANDS}.help",
-            section=_TOOL,
-            guide="README",
-            summary=Message("Show the help of a command."),
-        ),
-        "options": Lazy(
-            f"{_COMMANDS}.options",
-            section=_TOOL,
-            guide="README",
-            summary=Message("Show the options that every command has."),
-        ),
-        "completion": Lazy(
-            f"{_COMMANDS}.completion",
-            section=_TOOL,
-            summary=Message("Print the completion script for a shell."),
-        ),
+        "use": Lazy(Message("Choose the current job of this terminal."), _TOOL, guide="configuration"),
+        "doctor": Lazy(Message("Check backend, identity, rights and tools; show the fixes."), _TOOL),
+        "help": Lazy(Message("Show the help of a command."), _TOOL, guide="README"),
+        "options": Lazy(Message("Show the options that every command has."), _TOOL, guide="README"),
+        "completion": Lazy(Message("Print the completion script for a shell."), _TOOL),
     }
 
 
 app = new_app(cls=_Root)
-_local = new_app(cls=_Local, name="local")
-_ssh = new_app(cls=_Ssh, name="ssh")
+_local: typer.Typer = new_app(cls=_Local, name="local")
+_ssh: typer.Typer = new_app(cls=_Ssh, name="ssh")
 
 Backend = Annotated[
     str | None, options.choice("--backend", values=options.BACKENDS, help=Message("the backend to use"))
@@ -252,8 +131,6 @@ Color = Annotated[
 
 def _version(asked: bool) -> None:
     if asked:
-        from atlctl import __version__
-
         typer.echo(f"atlctl {__version__}")
         raise typer.Exit
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -107,8 +108,6 @@ async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> i
 
 def _shown(argv: Sequence[str]) -> str:
     """A command line to read and to copy; secrets are hidden, since stderr ends up in logs."""
-    import shlex
-
     from atlctl.cli.diagnostics import redact
 
     return redact(shlex.join(argv))
@@ -205,18 +204,14 @@ def _remember(job: Job, words: tuple[str, ...], names: Sequence[str], outcomes: 
 
 async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | GatherSink | FolderSink, code: int) -> bool:
     """Print the summary of all outcomes. False if received output could not be kept."""
-    cut: Collection[str] = ()
     match sink:
         case JsonSink():
             sink.summary(code)
         case GatherSink():
             await sink.report()
-            cut = sink.truncated
         case FolderSink():
             sink.close()
-            cut = sink.truncated
-        case LiveSink():
-            pass
+    cut = sink.truncated if isinstance(sink, GatherSink | FolderSink) else set[str]()
     # A reader that leaves before it has read all of it hears no summary either.
     while context().leaving is None and context().writer.pending_bytes:  # noqa: ASYNC110 - a thread's
         await asyncio.sleep(_LOOK_SECONDS)
@@ -249,13 +244,10 @@ def _say_ending(fan_out: FanOut) -> None:
     if context().reader_gone:
         return  # as any program in a pipeline whose reader has closed it
     full = context().leaving == ExitCode.FAILED
-    say.line(
-        Message(
-            "{cause}; ending the command on {workers} (Ctrl-C leaves at once)",
-            cause=Message("the output cannot be written") if full else Message("interrupted"),
-            workers=fold_names(worker.name for worker in fan_out.running()) or Message("no worker"),
-        )
-    )
+    cause = Message("the output cannot be written") if full else Message("interrupted")
+    workers = fold_names(worker.name for worker in fan_out.running()) or Message("no worker")
+    text = Message("{cause}; ending the command on {workers} (Ctrl-C leaves at once)")
+    say.line(text.filled(cause=cause, workers=workers))
 
 
 def _left(fan_out: FanOut) -> str:

@@ -90,8 +90,7 @@ Workers = Annotated[
     ),
 ]
 Rank = Annotated[
-    list[str] | None,
-    typer.Option("--rank", metavar="RANKS", help=Message("the workers of these global ranks (8-15)")),
+    list[str] | None, typer.Option("--rank", metavar="RANKS", help=Message("the workers of these global ranks (8-15)"))
 ]
 Role = Annotated[
     list[str] | None, typer.Option("--role", metavar="ROLE", help=Message("the workers of this role; can be repeated"))
@@ -135,10 +134,7 @@ Hostfile = Annotated[
 Selector = Annotated[
     str | None,
     typer.Option(
-        "-l",
-        "--selector",
-        metavar="SELECTOR",
-        help=Message("treat the pods that match this label selector as one job"),
+        "-l", "--selector", metavar="SELECTOR", help=Message("treat the pods that match this label selector as one job")
     ),
 ]
 Container = Annotated[

@@ -40,20 +40,20 @@ _GIVEN = "atlctl.given"
 class Lazy:
     """A command that is not imported yet.
 
-    `module` holds its function `command`, and `TEXT` and `EXAMPLES` of its help page if it has any; `summary` is the
-    line about it, `section` the heading above that line, `guide` the document (by default the group's, else the one of
-    the command's name). `aliases` are understood, and not listed. `options_first`: options end at the first
-    positional word, with which a command to run begins. `group`: instead of a module, builds a group of further
-    commands.
+    `module`, by default that of its name in `cli.commands`, holds its function `command`, and `TEXT` and `EXAMPLES` of
+    its help page if it has any; `summary` is the line about it, `section` the heading above that line, `guide` the
+    document (by default the group's, else the one of the command's name). `aliases` are understood, and not listed.
+    `options_first`: options end at the first positional word, with which a command to run begins. `group`: instead of
+    a module, builds a group of further commands.
     """
 
-    module: str = ""
     summary: str = ""
     section: Message | None = None
     guide: str = ""
     aliases: tuple[str, ...] = ()
     options_first: bool = False
     group: Callable[[], typer.Typer] | None = None
+    module: str = ""
 
 
 class Commands(MutableMapping[str, Any]):
@@ -76,7 +76,7 @@ class Commands(MutableMapping[str, Any]):
         path = f"{self._path} {name}".strip()
         if entry.group is not None:
             return get_command(entry.group())
-        module = importlib.import_module(entry.module)
+        module = importlib.import_module(entry.module or f"atlctl.cli.commands.{path.replace(' ', '_')}")
         # Words that are too many are refused in `parse_args`, in our words.
         settings = {"allow_interspersed_args": not entry.options_first, "allow_extra_args": True}
         single = new_app()

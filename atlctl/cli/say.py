@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from atlctl.cli.runtime import context
 from atlctl.i18n import Message, plural, translated
+from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.render.palette import Tone, Toned, cleaned
-from atlctl.render.streams import Streams
+from atlctl.render.sanitize import clean
+from atlctl.render.streams import Streams, note_text, warning_text
+from atlctl.render.width import wrapped
 
 if TYPE_CHECKING:
     from atlctl.fanout.engine import FanOut
@@ -25,15 +28,11 @@ MOST_REASONS = 20
 def note(text: str) -> None:
     """A `note:` line on stderr; nothing with -q."""
     if not context().quiet:
-        from atlctl.render.streams import note_text
-
         _stderr(note_text(text, context().streams.stderr_color))
 
 
 def warning(text: str) -> None:
     """A `warning:` line on stderr, also with -q."""
-    from atlctl.render.streams import warning_text
-
     streams = context().streams
     _stderr(warning_text(text, streams.stderr_color, streams.stderr_width))
 
@@ -43,8 +42,6 @@ def line(text: str | Toned, hang: int | None = None) -> None:
     blanks; commands to copy are in lines that do not wrap."""
     if context().quiet:
         return
-    from atlctl.render.width import wrapped
-
     streams = context().streams
     shown = cleaned(text)
     width = streams.stderr_width
@@ -54,8 +51,6 @@ def line(text: str | Toned, hang: int | None = None) -> None:
 
 def by_reason(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Names and reasons, each reason once with its names folded; the last one, without names, counts those left out."""
-    from atlctl.jobs.naming import fold_names, names_by_reason
-
     alike = names_by_reason(found)
     for why, names in list(alike.items())[:MOST_REASONS]:
         yield fold_names(name for name in names if name), why
@@ -65,8 +60,6 @@ def by_reason(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 def about(found: Iterable[tuple[str, tuple[bool, str]]]) -> None:
     """Names, and of each whether something is wrong and what: a warning or a note for each text, its names folded."""
-    from atlctl.jobs.naming import fold_names, names_by_reason
-
     for (bad, text), names in names_by_reason(found).items():
         (warning if bad else note)(Message("{names}: {text}", names=fold_names(names), text=text))
 
@@ -96,8 +89,6 @@ def running(fan_out: FanOut) -> contextlib.AbstractContextManager[None]:
     total = len(fan_out.unfinished())
 
     def told() -> Message:
-        from atlctl.jobs.naming import fold_names
-
         away, left = fan_out.unreached(), fan_out.unfinished()
         names = fold_names(worker.name for worker in away or left)
         if total == 1:
@@ -139,8 +130,6 @@ def waiting(problem: str) -> Message:
 
 def now(text: str) -> None:
     """A line on stderr past the writer, for the moment before the process ends at once."""
-    from atlctl.render.sanitize import clean
-
     with contextlib.suppress(OSError):  # stderr may be closed
         os.write(2, f"{clean(translated(text))}\n".encode(errors="backslashreplace"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+import contextlib
 import difflib
 import errno
 import hashlib
@@ -200,10 +201,9 @@ def line_object(head: str, line: bytes) -> str:
 
 def _whole(parts: list[T], newline: T) -> list[T]:
     """Lines that were split at newlines, with their newlines restored."""
-    last = parts[-1]
     lines: list[T] = [part + newline for part in parts[:-1]]
-    if last:
-        lines.append(last)
+    if parts[-1]:
+        lines.append(parts[-1])
     return lines
 
 
@@ -252,7 +252,8 @@ class FolderSink:
         try:
             for worker in workers:
                 for suffix in _SUFFIX.values():
-                    self._remove(safe_file_name(worker.name) + suffix)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(safe_file_name(worker.name) + suffix, dir_fd=self._dir)
         except OSError as error:
             os.close(self._dir)
             raise _refused(folder, error) from error
@@ -306,12 +307,6 @@ class FolderSink:
             os.close(fd)
             raise OSError(errno.ESTALE, Message("it was replaced meanwhile"))
         return fd
-
-    def _remove(self, file: str) -> None:
-        try:
-            os.unlink(file, dir_fd=self._dir)
-        except FileNotFoundError:
-            return
 
 
 def _identity(fd: int) -> tuple[int, int, int]:
@@ -395,9 +390,8 @@ TRUNCATED = Message("output truncated")
 
 def ended(label: str, tone: Tone, names: Iterable[str], reason: str = "") -> Toned:
     """A line about workers that are alike: `lost: worker-[0-2] (3): no answer`."""
-    if reason:
-        return Toned(Message("{label}: {workers}: {why}", label=label, workers=folded(names), why=reason), tone, label)
-    return Toned(Message("{label}: {workers}", label=label, workers=folded(names)), tone, label)
+    text = Message("{label}: {workers}: {why}") if reason else Message("{label}: {workers}")
+    return Toned(text.filled(label=label, workers=folded(names), why=reason), tone, label)
 
 
 def by_reason(label: str, tone: Tone, reasons: Iterable[tuple[str, str]]) -> list[Toned]:
@@ -418,13 +412,9 @@ def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) 
     groups: dict[tuple[int, int, Message], list[tuple[str, str]]] = {}
     tones: dict[Message, Tone] = {}
     for outcome in outcomes:
-        key = (
-            _ORDER.index(outcome.kind),
-            outcome.code if outcome.kind is EndKind.EXITED else 0,
-            outcome_label(outcome),
-        )
-        groups.setdefault(key, []).append((outcome.worker.name, outcome.reason))
-        tones[key[2]] = outcome_tone(outcome)
+        label, code = outcome_label(outcome), outcome.code if outcome.kind is EndKind.EXITED else 0
+        groups.setdefault((_ORDER.index(outcome.kind), code, label), []).append((outcome.worker.name, outcome.reason))
+        tones[label] = outcome_tone(outcome)
     lines = [line for key, reasons in sorted(groups.items()) for line in by_reason(key[2], tones[key[2]], reasons)]
     behind = {outcome.worker.name for outcome in outcomes if outcome.truncated and outcome.kind is EndKind.EXITED}
     cut = {outcome.worker.name for outcome in outcomes if outcome.truncated} - behind | set(truncated)
@@ -528,14 +518,11 @@ class GatherSink:
         held.truncated |= outcome.truncated and not later
         digests = tuple(digest.digest() for digest in held.hashes.values())
         key = (digests, held.truncated, later, outcome.kind, outcome.exit_code, outcome.signal, outcome.reason)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(
-                outcome_label(outcome), outcome_tone(outcome), outcome.reason, held, later
-            )
-        else:
+        if key in self._groups:
             self._in_memory -= len(held.memory)
-        group.names.append(outcome.worker.name)
+        else:
+            self._groups[key] = _Group(outcome_label(outcome), outcome_tone(outcome), outcome.reason, held, later)
+        self._groups[key].names.append(outcome.worker.name)
 
     async def report(self) -> None:
         """Prints the groups, largest first; the others with their diff where more than half of the workers agree."""

@@ -327,9 +327,7 @@ _PLACES = {
 def generated() -> dict[str, str]:
     """Every generated file: path in the source tree -> content."""
     table = json.dumps(completion_table(), indent=1, sort_keys=False)
-    files = {
-        "atlctl/cli/completion/table.json": f"{table}\n",
-    }
+    files = {"atlctl/cli/completion/table.json": f"{table}\n"}
     files |= {f"completions/{FILES[shell]}": text for shell, text in SCRIPTS.items()}
     every = list(pages())
     places: dict[Language, str] = {"en": "docs/man/man1", "zh": "docs/man/zh_CN/man1"}

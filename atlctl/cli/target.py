@@ -22,6 +22,7 @@ from atlctl.jobs.errors import (
     UsageError,
 )
 from atlctl.jobs.model import HOSTS, Job, RankMap, Worker
+from atlctl.jobs.naming import fold_names
 from atlctl.jobs.selection import Selection, resolve
 
 if TYPE_CHECKING:
@@ -96,10 +97,7 @@ def choice(argument: str | None = None, option: str | None = None, *, of_job: bo
     if cluster is not None:
         _agree(f"--{cluster}", "kubernetes", asked.backend)
         if asked.hostfile is not None:
-            raise UsageError(
-                Message("'--{option}' and '--hostfile' do not go together", option=cluster),
-                LEAVE_ONE_OUT,
-            )
+            raise UsageError(Message("'--{option}' and '--hostfile' do not go together", option=cluster), LEAVE_ONE_OUT)
         return Choice("kubernetes", "cluster_option", f"--{cluster}")
     if asked.hostfile is not None:
         _agree("--hostfile", "ssh", asked.backend)
@@ -247,13 +245,11 @@ async def find_job(
 
         hosts.say_project(found.job.name)
     if not found.job.numbered:
-        say.note(
-            Message(
-                "pods of job {job} are gone, and nothing shows the order in which they were made: "
-                "its workers have the names of their pods, and their numbers count only those that are left",
-                job=found.job.name,
-            )
+        text = Message(
+            "pods of job {job} are gone, and nothing shows the order in which they were made: "
+            "its workers have the names of their pods, and their numbers count only those that are left"
         )
+        say.note(text.filled(job=found.job.name))
     return found.job
 
 
@@ -346,12 +342,11 @@ def _or_peers(error: NotAllowed) -> NotAllowed:
     """The refusal inside a worker, without kubectl: peers may be known without the cluster."""
     from atlctl.cli import hosts
 
-    doctor = SEE_PERMISSIONS
     found = hosts.peers()
     if found is None:
-        return NotAllowed(error.message, doctor)
+        return NotAllowed(error.message, SEE_PERMISSIONS)
     peers = Message("the workers can be reached with --backend ssh ({how})", how=found.used)
-    return NotAllowed(error.message, joined((peers, doctor)))
+    return NotAllowed(error.message, joined((peers, SEE_PERMISSIONS)))
 
 
 async def find_logged(source: Backend, argument: str | None, option: str | None = None) -> Job:
@@ -415,8 +410,6 @@ def say_guessed(workers: Sequence[Worker]) -> None:
     """Says which container was taken where nothing names the one that trains."""
     guessed = [worker for worker in workers if worker.container_guessed]
     if guessed:
-        from atlctl.jobs.naming import fold_names
-
         names = ", ".join(dict.fromkeys(str(worker.container) for worker in guessed))
         whose = fold_names(worker.name for worker in guessed)
         say.note(Message("container {names} of {workers} is a guess; name one with -c", names=names, workers=whose))

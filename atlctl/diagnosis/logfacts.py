@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -106,15 +106,15 @@ class PlainLine:
 class LogFacts:
     """The facts of one worker's log, each list in log order. Lines count from 1.
 
-    `moments` are the times of the notes, by line. `events` are torchelastic's event lines, by rank. `zone`: seconds by
-    which the worker's local time is ahead of the stamps, if known; `adrift`: this does not fit a time zone, so the
-    stamps are from another clock. `marks` are times of lines that ranks print in step (`step 12/100`), by the text that
-    is the same on all ranks. `bases` are global minus local rank of lines with both in front (`[default1]:[rank5]:` of
-    `--tee`). `last_activity` is the last line that shows the program continuing, `outlived` the last line at which the
-    training had continued for long after all deaths and tracebacks before it. `went_on`: the last line of a rank (None:
-    of no known one) after its traceback with a training step and the process's own time. `before` are the plain lines
-    before the first note of each end, by the note's line, `tail` those at the end of the log. `cut`: the log begins in
-    the middle of a report.
+    `mesh`: the job's parallel dimensions, if the log names them. `moments` are the times of the notes, by line.
+    `events` are torchelastic's event lines, by rank. `zone`: seconds by which the worker's local time is ahead of the
+    stamps, if known; `adrift`: this does not fit a time zone, so the stamps are from another clock. `marks` are times
+    of lines that ranks print in step (`step 12/100`), by the text that is the same on all ranks. `bases` are global
+    minus local rank of lines with both in front (`[default1]:[rank5]:` of `--tee`). `last_activity` is the last line
+    that shows the program continuing, `outlived` the last line at which the training had continued for long after all
+    deaths and tracebacks before it. `went_on`: the last line of a rank (None: of no known one) after its traceback with
+    a training step and the process's own time. `before` are the plain lines before the first note of each end, by the
+    note's line, `tail` those at the end of the log. `cut`: the log begins in the middle of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -124,6 +124,7 @@ class LogFacts:
     collectives: list[CollectiveLine] = field(default_factory=list)
     identities: list[Identity] = field(default_factory=list)
     hits: list[SignatureHit] = field(default_factory=list)
+    mesh: Mesh = ()
     addresses: tuple[str, ...] = ()
     events: dict[int, int] = field(default_factory=dict)
     moments: dict[int, Moment] = field(default_factory=dict)
@@ -185,9 +186,9 @@ class LogReader:
         self._deepspeed = DeepSpeed()
         self._half = b""
 
-    def catch_up(self, line_no: int, lines: Sequence[bytes]) -> None:
-        """Takes plain lines that were skipped; `line_no` is the number of the line after them."""
-        for number, line in enumerate(lines, line_no - len(lines)):
+    def catch_up(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Takes lines that were skipped, with their numbers."""
+        for number, line in lines:
             if number > self._last_no:
                 self._put(number, line)
 
@@ -377,6 +378,7 @@ class LogReader:
             facts.collectives += read_collectives(text, origin.rank, line_no, time)
         if len(facts.identities) < MAX_IDENTITIES:
             facts.identities += self._deepspeed.ranks(text, line_no) or read_identity(text, line_no)
+        facts.mesh = read_mesh(text) or facts.mesh
         if (address := read_address(text)) and len(self._addresses) < MAX_ADDRESSES:
             self._addresses[address] = None
         if _EVENT in text and len(facts.events) < MAX_IDENTITIES and (rank := _event_rank(text)) is not None:
@@ -685,6 +687,7 @@ IDENTITY_LITERALS = (
     b", local=[",
     b"orld size",
     b"orld Size",
+    b"device mesh with",
 )
 
 _RANK = re.compile(r"(?<![\w.])(?<!local )(?:global[_ ]?)?rank[=: ]{1,3}(\d{1,7})(?![\d.])", re.IGNORECASE)
@@ -735,6 +738,32 @@ def read_identity(text: str, line_no: int) -> list[Identity]:
             )
         ]
     return []
+
+
+#: The job's parallel dimensions and their sizes, the outermost first: the last one has neighbouring ranks.
+Mesh = tuple[tuple[str, int], ...]
+#: torchtitan's device mesh: names and sizes, from 2025 on pairs. Those of expert parallelism overlap the others.
+_MESH = re.compile(
+    r"device mesh with \[(?P<names>'\w{1,20}'(?:, '\w{1,20}'){0,7})\], \[(?P<sizes>\d{1,6}(?:, \d{1,6}){0,7})\]"
+)
+_MESH_PAIRS = re.compile(r"device mesh with parallelism: (?P<pairs>\w{1,20}=\d{1,6}(?:, \w{1,20}=\d{1,6}){0,9})")
+#: Megatron's sizes, and their usual order.
+_MESH_SIZE = re.compile(r"(?<!encoder-)\b(pipeline-model|data|context|tensor-model)-parallel[ -]size: (\d{1,6})")
+_MEGATRON = {"pipeline-model": "pp", "data": "dp", "context": "cp", "tensor-model": "tp"}
+
+
+def read_mesh(text: str) -> Mesh:
+    """The job's parallel dimensions, if this line names them; else an empty tuple."""
+    if "using world size: " in text:
+        of = dict(_MESH_SIZE.findall(text[:_TEXT_LIMIT]))
+        return tuple((short, int(of.get(name, 1))) for name, short in _MEGATRON.items()) if of else ()
+    if "device mesh with" not in text:
+        return ()
+    if match := _MESH.search(text):
+        names, sizes = re.findall(r"\w+", match["names"]), re.findall(r"\d+", match["sizes"])
+        return tuple(zip(names, map(int, sizes), strict=True)) if len(names) == len(sizes) else ()
+    pairs = re.findall(r"(\w+)=(\d+)", match["pairs"]) if (match := _MESH_PAIRS.search(text)) else []
+    return tuple((name, int(size)) for name, size in pairs if name not in ("ep", "etp"))
 
 
 def read_address(text: str) -> str | None:

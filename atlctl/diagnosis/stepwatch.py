@@ -7,7 +7,6 @@ from typing import Any
 
 from atlctl.diagnosis.logline import When, split_stamp
 from atlctl.diagnosis.steps import MeasuredStep, Slowdown, StepTrack, Tracks, joined, step_sieve
-from atlctl.diagnosis.telling.data import utc
 from atlctl.i18n import Message
 
 #: Lines with steps that are read in a second, and at most at once.
@@ -30,6 +29,8 @@ def seconds_text(seconds: float) -> str:
 
 def slow_text(slow: Slowdown) -> Message:
     """A slow phase as a sentence."""
+    from atlctl.diagnosis.telling.data import utc  # a wrapper of `run` is small as long as nothing is slow
+
     about = {
         "factor": slow.factor,
         "first": slow.first,

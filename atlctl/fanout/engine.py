@@ -141,14 +141,8 @@ class FanOut:
         stdin: StdinFeed | None = None,
     ) -> None:
         if stdin is not None and limits.batch is not None and limits.batch < len(workers):
-            raise UsageError(
-                Message(
-                    "standard input is sent to all {count} workers at once; --batch {batch} would block it",
-                    count=len(workers),
-                    batch=limits.batch,
-                ),
-                Message("leave out --batch"),
-            )
+            text = Message("standard input is sent to all {count} workers at once; --batch {batch} would block it")
+            raise UsageError(text.filled(count=len(workers), batch=limits.batch), Message("leave out --batch"))
         self._executor = executor
         self._request = request
         self._limits = limits

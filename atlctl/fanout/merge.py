@@ -68,9 +68,7 @@ class _Source:
 
 
 async def merge(
-    workers: Sequence[Worker],
-    open_log: Callable[[Worker], Lines],
-    report: Callable[[Worker, AtlctlError | None], None],
+    workers: Sequence[Worker], open_log: Callable[[Worker], Lines], report: Callable[[Worker, AtlctlError | None], None]
 ) -> AsyncIterator[list[tuple[Worker, LogLine]]]:
     """Chunks of lines by time; lines of equal time in the order of `workers`.
 

@@ -11,15 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from atlctl.backends.base import Event, ExecRequest, Execution, Executor, Started, Stream, TerminalSize, end_words
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.i18n import Message
-from atlctl.jobs.errors import (
-    NO_PYTHON,
-    AtlctlError,
-    ExitCode,
-    NothingMatched,
-    TimedOut,
-    Unreachable,
-    without_python,
-)
+from atlctl.jobs.errors import NO_PYTHON, AtlctlError, ExitCode, NothingMatched, TimedOut, Unreachable, without_python
 from atlctl.jobs.model import Worker
 
 #: Maximum characters of a program's last line.

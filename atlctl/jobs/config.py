@@ -28,6 +28,7 @@ a program.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -154,7 +155,8 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             regular = stat.S_ISREG(os.fstat(fd).st_mode)
-            data = _all(fd) if regular else b""
+            with open(fd, "rb", closefd=False) if regular else io.BytesIO() as file:
+                data = file.read(_LIMIT + 1)
         finally:
             os.close(fd)
     except FileNotFoundError:
@@ -167,24 +169,15 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
     if not regular:
         raise UsageError(not_regular(named), Message("name a TOML file"))
     if len(data) > _LIMIT:
-        raise UsageError(
-            too_large(named, _LIMIT),
-            Message("name a smaller file"),
-        )
+        raise UsageError(too_large(named, _LIMIT), Message("name a smaller file"))
     try:
         return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise UsageError(Message("{path} is not UTF-8", path=named), Message("save it as UTF-8")) from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
-            Message("{path} is not valid TOML: {why}", path=named, why=error),
-            Message("see https://toml.io"),
+            Message("{path} is not valid TOML: {why}", path=named, why=error), Message("see https://toml.io")
         ) from error
-
-
-def _all(fd: int) -> bytes:
-    with open(fd, "rb", closefd=False) as file:
-        return file.read(_LIMIT + 1)
 
 
 def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool) -> _File:
@@ -206,8 +199,7 @@ def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool)
             if not isinstance(value, list) or not all(isinstance(i, str) and i and "\0" not in i for i in value):
                 hint = Message('write it as {key} = ["PATH"]', key=key)
                 raise UsageError(
-                    Message("{where}: {key} must be a list of paths", where=where, key=f"{table}.{key}"),
-                    hint,
+                    Message("{where}: {key} must be a list of paths", where=where, key=f"{table}.{key}"), hint
                 )
             found[f"{table}.{key}"] = tuple(resolve(item) for item in value)
     return _File(found, ssh)
@@ -254,10 +246,7 @@ def read_ssh(table: Mapping[str, Any], where: str, resolve: Callable[[str], str]
         host_keys = said
     jobs = table.get("jobs", {})
     if not isinstance(jobs, dict):
-        raise UsageError(
-            _no_table(where, "ssh.jobs"),
-            _table("ssh.jobs.NAME"),
-        )
+        raise UsageError(_no_table(where, "ssh.jobs"), _table("ssh.jobs.NAME"))
     return SshConfig(host_keys, {name: _job(name, job, where, resolve) for name, job in jobs.items()})
 
 
@@ -268,10 +257,7 @@ def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJ
         raise UsageError(Message("{where}: ssh.jobs: {why}", where=where, why=error.message), error.hint) from None
     key = f"ssh.jobs.{name}"
     if not isinstance(job, dict):
-        raise UsageError(
-            _no_table(where, key),
-            _table(key),
-        )
+        raise UsageError(_no_table(where, key), _table(key))
     _check_keys(job, _JOB_KEYS, where, key)
     if ("hosts" in job) == ("hostfile" in job):
         found = Message("both hosts and hostfile") if "hosts" in job else Message("neither hosts nor hostfile")
@@ -280,11 +266,8 @@ def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJ
             Message('write hosts = ["gpu[1-4]"] or hostfile = "PATH"'),
         )
     if "include" in job and "exclude" in job:
-        raise UsageError(
-            Message("{where}: {key} has both include and exclude", where=where, key=key),
-            LEAVE_ONE_OUT,
-        )
-    if "hosts" in job and not _are_lines(job["hosts"]):
+        raise UsageError(Message("{where}: {key} has both include and exclude", where=where, key=key), LEAVE_ONE_OUT)
+    if "hosts" in job and not (isinstance(job["hosts"], list) and job["hosts"] and all(map(_is_line, job["hosts"]))):
         hint = Message('write it as hosts = ["gpu[1-4]", "ml@gpu9:2222"]')
         raise UsageError(Message("{where}: {key} must be a list of hosts", where=where, key=f"{key}.hosts"), hint)
     for text in ("hostfile", "include", "exclude"):
@@ -321,10 +304,6 @@ def _check_keys(table: Mapping[str, Any], keys: tuple[str, ...], where: str, nam
                 _unknown_key(where, f"{name}.{key}"),
                 Message("known keys of [{name}]: {keys}", name=name, keys=", ".join(keys)),
             )
-
-
-def _are_lines(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_line, value))
 
 
 def _is_line(value: Any) -> bool:

@@ -150,8 +150,7 @@ def check_job_name(name: str) -> None:
     raise UsageError(
         problem,
         Message(
-            "1 to {most} letters, digits, '.', '_' or '-'; the first and the last a letter or digit",
-            most=MAX_JOB_NAME,
+            "1 to {most} letters, digits, '.', '_' or '-'; the first and the last a letter or digit", most=MAX_JOB_NAME
         ),
     )
 

@@ -104,12 +104,8 @@ def _number_range(token: str, highest: int, grammar: str) -> range:
         raise UsageError(Message("{token} is neither a number nor a range of numbers", token=_quote(token)), grammar)
     # The length is compared first: a number of a million digits must not be converted.
     if any(len(end) > MAX_DIGITS or int(end) > highest for end in ends):
-        raise UsageError(
-            Message(
-                "the number in {token} is too large: the highest is {highest}", token=_quote(token), highest=highest
-            ),
-            grammar,
-        )
+        text = Message("the number in {token} is too large: the highest is {highest}")
+        raise UsageError(text.filled(token=_quote(token), highest=highest), grammar)
     start, stop = int(ends[0]), int(ends[1])
     if stop < start:
         raise UsageError(
@@ -178,14 +174,8 @@ def _pattern(token: str) -> Callable[[str], bool] | None:
             low, _, high = item.partition("-")
             padded = len(low) > 1 and low[0] == "0"
             if padded and high and len(high) != len(low):
-                raise UsageError(
-                    Message(
-                        "{item} in {token}: both ends must have the same number of digits",
-                        item=_quote(item),
-                        token=_quote(token),
-                    ),
-                    pad_alike("[01-16]"),
-                )
+                text = Message("{item} in {token}: both ends must have the same number of digits")
+                raise UsageError(text.filled(item=_quote(item), token=_quote(token)), pad_alike("[01-16]"))
             numbers = _number_range(item, 10**MAX_DIGITS - 1, _WORKERS_GRAMMAR)
             spans.append((numbers, len(low) if padded else 0))
         return _Folded(token[:start], token[end + 1 :], tuple(spans)).matches
@@ -257,13 +247,10 @@ def _by_rank(texts: Sequence[str], job: Job, rank_map: RankMap | None) -> set[st
     for token, numbers in ranges:
         found = {name for rank, name in known.items() if rank in numbers}
         if not found:
+            there = _cut(fold_numbers(known)) or Message("none")
             raise NothingMatched(
                 Message("no worker of job {job} holds rank {token}", job=job.name, token=token),
-                Message(
-                    "known ranks: {known} ({source})",
-                    known=_cut(fold_numbers(known)) or Message("none"),
-                    source=rank_map.source,
-                ),
+                Message("known ranks: {known} ({source})", known=there, source=rank_map.source),
             )
         hit |= found
     return hit
@@ -272,19 +259,13 @@ def _by_rank(texts: Sequence[str], job: Job, rank_map: RankMap | None) -> set[st
 def _check_roles(texts: Iterable[str], job: Job) -> set[str]:
     wanted = {role for text in texts for role in text.split(",")}
     if not all(wanted):
-        raise UsageError(
-            _empty_item("--role"),
-            Message("roles, separated by commas: --role master,worker"),
-        )
+        raise UsageError(_empty_item("--role"), Message("roles, separated by commas: --role master,worker"))
     present = {worker.role for worker in job.workers if worker.role}
     for role in sorted(wanted - present):
-        known = ", ".join(sorted(present, key=natural_key))
-        raise NothingMatched(
-            Message("no worker of job {job} has role {role}", job=job.name, role=_quote(role)),
-            Message("roles: {roles}", roles=_cut(known))
-            if known
-            else Message("its workers have no roles; select them by -w"),
-        )
+        hint = Message("its workers have no roles; select them by -w")
+        if known := ", ".join(sorted(present, key=natural_key)):
+            hint = Message("roles: {roles}", roles=_cut(known))
+        raise NothingMatched(Message("no worker of job {job} has role {role}", job=job.name, role=_quote(role)), hint)
     return wanted
 
 
@@ -306,11 +287,8 @@ def _what_exists(job: Job) -> str:
     if not job.workers:
         return Message("the job has no workers, {expected} are expected", expected=job.expected)
     names = _cut(fold_names(worker.name for worker in job.workers))
-    text = Message(
-        "workers: {names} (index {indexes})",
-        names=names,
-        indexes=_cut(fold_numbers(worker.index for worker in job.workers)),
-    )
+    indexes = _cut(fold_numbers(worker.index for worker in job.workers))
+    text = Message("workers: {names} (index {indexes})", names=names, indexes=indexes)
     missing = job.missing
     return Message("{there}; missing: {missing}", there=text, missing=_cut(fold_numbers(missing))) if missing else text
 

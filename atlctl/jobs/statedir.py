@@ -114,10 +114,7 @@ def check_folder(path: str, owner: int, forbidden: int = 0o022) -> None:
     if found.st_uid != owner:
         raise NotAllowed(
             Message(
-                "{path} belongs to user {owner}, not to you (user {user})",
-                path=path,
-                owner=found.st_uid,
-                user=owner,
+                "{path} belongs to user {owner}, not to you (user {user})", path=path, owner=found.st_uid, user=owner
             ),
             _ELSEWHERE,
         )
@@ -199,10 +196,7 @@ def read_bytes(path: str, limit: int, *, links: bool = False) -> bytes:
     except OSError as error:
         raise file_error(error, path) from error
     if not left:
-        raise AtlctlError(
-            too_large(path, limit),
-            Message("it was not written by atlctl; move it away"),
-        )
+        raise AtlctlError(too_large(path, limit), Message("it was not written by atlctl; move it away"))
     return b"".join(chunks)
 
 

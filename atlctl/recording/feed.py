@@ -1,7 +1,8 @@
 """Splits one saved log by worker and feeds the lines to each worker's log reader.
 
-A log of one worker goes through the scanner, which skips irrelevant lines. Lines with prefixes, JSON lines and the
-kubelet's CRI format are parsed one by one.
+A log of one worker goes through the scanner, which skips irrelevant lines. Logs with prefixes, of JSON lines and in the
+kubelet's CRI format are read in groups of lines: in a group without a literal, only the last lines of each worker are
+kept.
 
 Prefixes: `[pod/NAME/container] ` (`kubectl logs --prefix`) is unambiguous. Others look like ordinary text (`NAME: `
 looks like an exception), so the start of the log decides: most of its lines must begin with the same shape.
@@ -16,16 +17,15 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Literal, Protocol
 
 from atlctl.diagnosis.logfacts import END_LITERALS, MAX_BEFORE, LogReader
 from atlctl.diagnosis.logline import decode, is_utf8
-from atlctl.diagnosis.scanner import Scanner
+from atlctl.diagnosis.scanner import MOST, Scanner, sieve_for
 from atlctl.diagnosis.torchelastic import AGENT_STARTS
 from atlctl.diagnosis.tracebacks import HEADER, embedded_in, rank_in
 from atlctl.i18n import Message, joined, plural
@@ -35,9 +35,13 @@ from atlctl.recording.lines import LineReader, Uncri, unstamped
 Told = Literal["file", "prefix", "task", "json", "host"]
 
 #: Bytes at both ends of a log in which the scanner skips no line: they show when the log begins and how it ends.
-_EDGE = 8 * 1024
+_EDGE = 4096
 #: More lines than a log has.
 _ALL = 1 << 62
+#: Lines that are searched at once in a log that is not plain; a worker's first lines there, which are always read.
+_GROUP, _FIRST = 64, 64
+#: The last lines of a worker that are read if it has too many with a literal; bytes of a line without one.
+_DENSE, _SHOWN = 16_384, 1024
 #: Bytes at the start of one worker's log from which its format is detected.
 _FORM = 32 * 1024
 #: RFC 3339. Other time stamps of JSON lines are not used.
@@ -60,7 +64,6 @@ _BELOW_ERROR = frozenset({"TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING"}
 _TIME = ("timestamp", "@timestamp", "time", "ts")
 #: Kubernetes' limit for names is 253.
 _NAME_LIMIT = 253
-_KUBECTL = re.compile(rb"\[pod/([^/\]\s]{1,253})/[^\]\s]{1,253}\] ?")
 _NAME = rb"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 _SGR = rb"(?:\x1b\[[0-9;]{0,20}m){0,3}"
 #: Words before a colon that are not worker names: log levels, streams, exceptions, training counters, source files.
@@ -81,7 +84,7 @@ class TakesLines(Protocol):
 
     def feed(self, line_no: int, line: bytes, /) -> bool: ...
 
-    def catch_up(self, line_no: int, lines: Sequence[bytes], /) -> None: ...
+    def catch_up(self, lines: Iterable[tuple[int, bytes]], /) -> None: ...
 
 
 class Readers(Protocol):
@@ -107,6 +110,55 @@ class Alone:
         """Does nothing: these lines are not split by worker."""
 
 
+class _Worker:
+    """One worker's reader, and its last lines that were not read: number and line, at most `MAX_BEFORE`.
+
+    After `most` lines with a literal, the last `_DENSE` lines are kept instead; `skipped` are the first and the last
+    line that are not read then.
+    """
+
+    __slots__ = ("_left", "_read", "_waits", "held", "reader", "skipped")
+
+    def __init__(self, reader: TakesLines, most: int) -> None:
+        self.reader = reader
+        self.held: deque[tuple[int, bytes]] = deque(maxlen=MAX_BEFORE)
+        self.skipped: tuple[int, int] | None = None
+        self._left = most
+        self._read = 0
+        self._waits = False
+
+    @property
+    def rests(self) -> bool:
+        """Whether it needs no line without a literal now."""
+        return self._read >= _FIRST and not self._waits
+
+    def feed(self, number: int, line: bytes, *, quiet: bool) -> None:
+        if not self._left:
+            self.hold(number, line)
+            return
+        if self.held:
+            self.reader.catch_up(self.held)
+            self.held.clear()
+        self._waits = self.reader.feed(number, line)
+        self._read += 1
+        self._left -= not quiet
+        if not self._left:
+            self.held, self._waits = deque(maxlen=_DENSE), False
+
+    def hold(self, number: int, line: bytes) -> None:
+        """Keeps a line as one of the last."""
+        if not self._left and len(self.held) == _DENSE:
+            dropped = self.held[0][0]
+            self.skipped = self.skipped[0] if self.skipped else dropped, dropped
+        self.held.append((number, line))
+
+    def finish(self) -> None:
+        """Reads the last lines of the log."""
+        for number, line in self.held:
+            self.reader.feed(number, line)
+        self.held.clear()
+
+
 class Feed:
     """Parser of one log. `number` is that of the last line so far, counted over all logs; `holes` are NUL runs."""
 
@@ -130,29 +182,33 @@ class Feed:
         self._readers = readers
         self._name = name
         self._alone = alone
-        self._own = readers.reader(name, None)
+        self._most = _ALL if everything else MOST
+        self._own = _Worker(readers.reader(name, None), self._most)
+        self._workers: dict[str, _Worker] = {}
+        self._holds = sieve_for(literals)
         self._uncri = Uncri()
         self._overwritten = Overwritten(alone=alone)
         self._lines = LineReader()
         self._prefix: LinePrefix | None = None
+        self._kubectl = LinePrefix(KUBECTL)
         self._scanner: Scanner | None = None
         if self._plain(start):
-            scanner = partial(Scanner, most=_ALL) if everything else Scanner
-            self._scanner = scanner(literals, self._take, head=_EDGE, tail=_EDGE)
+            self._scanner = Scanner(literals, self._take, head=_EDGE, tail=_EDGE, most=self._most)
 
     @property
     def holes(self) -> int:
         return self._lines.holes + self._holes
 
     @property
-    def unread(self) -> Message | None:
-        """The lines that were not read because too many before them report failures, as the rest of a sentence."""
-        if self._scanner is None or self._scanner.skipped is None:
-            return None
-        first, last = self._scanner.skipped
-        return Message(
-            "lines {first} to {last} were not read: too many lines look like failures", first=first, last=last
-        )
+    def unread(self) -> Mapping[str, Message]:
+        """By worker, the lines that were not read because too many before them report failures, as the rest of a
+        sentence."""
+        workers = {self._name: self._own, **self._workers}
+        found = {name: worker.skipped for name, worker in workers.items() if worker.skipped}
+        if self._scanner is not None and self._scanner.skipped is not None:
+            found[self._name] = self._scanner.skipped
+        text = Message("lines {first} to {last} were not read: too many lines look like failures")
+        return {name: text.filled(first=first, last=last) for name, (first, last) in found.items()}
 
     def overwritten(self) -> str | None:
         """The signs of several processes overwriting each other in this log, as the predicate of a sentence."""
@@ -189,49 +245,87 @@ class Feed:
             return
         self._each(self._lines.finish())
         if rest := self._uncri.finish():
-            self._line(rest)
+            self._line(rest, quiet=False)
+        for worker in (self._own, *self._workers.values()):
+            worker.finish()
 
     def _take(self, number: int, line: bytes) -> bool:
         self._overwritten.feed_line(unstamped(line))
         # Without a generator, which costs more than the search.
         if self._scanner is not None and (END_LITERALS[0] in line or END_LITERALS[1] in line):
-            self._own.catch_up(self._first + number, self._scanner.before(MAX_BEFORE))
-        return self._own.feed(self._first + number, line)
+            before = self._scanner.before(MAX_BEFORE)
+            self._own.reader.catch_up(enumerate(before, self._first + number - len(before)))
+        return self._own.reader.feed(self._first + number, line)
 
-    def _each(self, lines: Iterable[bytes]) -> None:
+    def _each(self, lines: Sequence[bytes]) -> None:
+        text = b"\n".join(lines)
+        quiet = not self._holds(text)
+        if not quiet and len(lines) > _GROUP:
+            middle = len(lines) // 2
+            self._each(lines[:middle])
+            self._each(lines[middle:])
+            return
+        whole = not self._uncri.partial and b" P " not in text  # else a literal may be in two pieces of a line
+        if quiet and whole and self._own.rests and self._only_own(text) and _verbatim(text):
+            skip = max(0, len(lines) - MAX_BEFORE)
+            self.number += skip
+            lines = lines[skip:]
         for line in lines:
             self.number += 1
-            if (text := self._uncri(line)) is not None:
-                self._line(text)
+            if whole:
+                self._line(self._uncri(line) or b"", quiet=quiet or not self._holds(line))
+            elif (found := self._uncri(line)) is not None:
+                self._line(found, quiet=False)
 
-    def _line(self, line: bytes) -> None:
-        bare = unstamped(line)
-        self._overwritten.feed_line(bare)
-        stamp = line[: len(line) - len(bare)]
+    def _only_own(self, text: bytes) -> bool:
+        """Whether no line is another worker's."""
+        return self._alone or not (self._prefix or b"[pod/" in text or b'"pod' in text)
+
+    def _line(self, line: bytes, *, quiet: bool) -> None:
+        """Passes on a line; `quiet`: it contains no literal."""
+        bare, stamp = line, b""
+        if line[:2] == b"20":
+            bare = unstamped(line)
+            stamp = line[: len(line) - len(bare)]
         if bare[:2] == b'{"' and (found := unwrap(bare)):
             pod = None if self._alone else found.pod
-            reader = self._own if pod is None else self._other(pod, "json")
+            worker = self._own if pod is None else self._other(pod, "json")
             at = f"{found.time} ".encode() if _RFC3339.fullmatch(found.time) else stamp
+            quiet = quiet and _verbatim(bare)
             for part in found.text:
-                reader.feed(self.number, at + part)
+                self._give(worker, at + part, bare, quiet=quiet or not self._holds(part))
             return
         if bare[:5] == b"[pod/" and not self._alone:
-            told = kubectl_pod(bare)
+            told = self._kubectl.split(bare)
         else:
             told = self._prefix.split(bare) if self._prefix else None
         if told is None:
-            self._own.feed(self.number, line)
+            self._give(self._own, line, bare, quiet=quiet)
         elif self._alone:
-            self._own.feed(self.number, stamp + b"[rank%d]: " % task_number(told[0]) + told[1])
+            self._give(self._own, stamp + b"[rank%d]: " % task_number(told[0]) + told[1], bare, quiet=quiet)
         else:
             # A second stamp, after the prefix, is the worker's own and is preferred.
-            text = told[1] if unstamped(told[1]) != told[1] else stamp + told[1]
+            text = told[1] if not stamp or unstamped(told[1]) != told[1] else stamp + told[1]
             task = self._prefix is not None and bool(self._prefix.shape.label)
-            self._other(told[0], "task" if task else "prefix").feed(self.number, text)
+            self._give(self._other(told[0], "task" if task else "prefix"), text, bare, quiet=quiet)
 
-    def _other(self, worker: str, how: Told) -> TakesLines:
-        self._readers.mixed(self._name)
-        return self._readers.reader(worker, how)
+    def _give(self, worker: _Worker, line: bytes, bare: bytes, *, quiet: bool) -> None:
+        if quiet and worker.rests:
+            worker.hold(self.number, line[:_SHOWN])
+        else:
+            self._overwritten.feed_line(bare)
+            worker.feed(self.number, line, quiet=quiet)
+
+    def _other(self, name: str, how: Told) -> _Worker:
+        if (found := self._workers.get(name)) is None:
+            self._readers.mixed(self._name)
+            found = self._workers[name] = _Worker(self._readers.reader(name, how), self._most)
+        return found
+
+
+def _verbatim(text: bytes) -> bool:
+    """Whether texts in JSON, if there are any, have no escapes but newlines, so that literals look alike in them."""
+    return b'{"' not in text or text.count(b"\\") == text.count(b"\\n")
 
 
 def pump(read: Callable[[int], bytes], feed: Feed, start: bytes, chunk: int) -> None:
@@ -336,10 +430,8 @@ SHAPES = (
 )
 
 
-def kubectl_pod(line: bytes) -> tuple[str, bytes] | None:
-    """Pod and text of a line of `kubectl logs --prefix`."""
-    match = _KUBECTL.match(line)
-    return (match[1].decode(errors="replace"), line[match.end() :]) if match else None
+#: `kubectl logs --prefix`.
+KUBECTL = PrefixShape("kubectl", re.compile(rb"\[pod/([^/\]\s]{1,253})/[^\]\s]{1,253}\] ?"), 0)
 
 
 def from_srun(start: bytes) -> bool:

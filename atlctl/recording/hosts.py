@@ -30,6 +30,7 @@ def merged(first: LogFacts, second: LogFacts) -> LogFacts:
         marks={**second.marks, **first.marks},
         went_on={**first.went_on, **second.went_on},
         bases=first.bases | second.bases,
+        mesh=first.mesh or second.mesh,
         before={**first.before, **second.before},
         first=early.first or late.first,
         zone=first.zone if first.zone is not None else second.zone,

@@ -139,6 +139,11 @@ class Uncri:
     def __init__(self) -> None:
         self._pieces = b""
 
+    @property
+    def partial(self) -> bool:
+        """Whether pieces of a line are held."""
+        return bool(self._pieces)
+
     @staticmethod
     def made(line: bytes) -> bool:
         """Whether a line has the CRI format."""

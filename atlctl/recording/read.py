@@ -303,9 +303,9 @@ class _EvidenceReader:
             self.lacking.add(name)
             self.refused += packed.refused
             self.problems.append(AtlctlError(Message("{path} {problem}", path=shown, problem=packed.wrong)))
-        if feed.unread is not None:
-            self.lacking.add(name)
-            self.problems.append(AtlctlError(Message("{path}: {why}", path=shown, why=feed.unread)))
+        for worker, why in feed.unread.items():
+            self.lacking.add(worker)
+            self.problems.append(AtlctlError(Message("{path}: {why}", path=shown, why=why)))
         if readers is None and not (packed and packed.refused):
             self.read.add(name)
         self.logs.append(SavedLog(path, first, feed.number - first + 1, size, skipped))

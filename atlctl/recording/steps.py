@@ -143,7 +143,7 @@ class _StepReader:
         self.tracks.feed(line)
         return False
 
-    def catch_up(self, _line_no: int, _lines: Sequence[bytes]) -> None:
+    def catch_up(self, _lines: Iterable[tuple[int, bytes]]) -> None:
         """Skipped lines have no steps."""
 
 

@@ -155,13 +155,8 @@ def _numbers(heat: Heat, shares: Sequence[Sequence[float | None]], kept: Sequenc
         for other in kept:
             share = shares[one][other]
             value = heat.values[one][other]
-            text = (
-                "."
-                if one == other
-                else "x"
-                if share is None or value is None
-                else f"{figure(value)}{_mark(share, heat)}"
-            )
+            text = "x" if share is None or value is None else f"{figure(value)}{_mark(share, heat)}"
+            text = "." if one == other else text
             cells.append(" " * _GAP + _colored(f"{text:>{width}}", one == other, share, heat, streams))
         lines.append(label + " " * (first - display_width(label)) + "".join(cells))
     return lines

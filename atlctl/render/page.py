@@ -64,20 +64,8 @@ _PATHS: Mapping[Sort, str] = {
 }
 #: Marks in the order of drawing: later ones cover earlier ones.
 _ORDER: tuple[Sort, ...] = (
-    *(
-        "absent",
-        "waits",
-        "event",
-        "state",
-        "restart",
-        "ended",
-        "agent",
-        "victim",
-        "earlier",
-        "signal",
-        "failure",
-        "root",
-    ),
+    *("absent", "waits", "event", "state", "restart", "ended"),
+    *("agent", "victim", "earlier", "signal", "failure", "root"),
 )
 #: Files that browsers show as text.
 _SHOWN = (".log", ".json", ".jsonl")
@@ -92,8 +80,7 @@ _ALLOWED = frozenset(
     (
         *("aria-hidden", "aria-label", "charset", "class", "colspan", "content", "cx", "cy", "d", "height", "href"),
         *("http-equiv", "id", "lang", "name", "open", "overflow", "preserveAspectRatio", "r", "role", "rx", "scope"),
-        "tabindex",
-        *("text-anchor", "title", "transform", "viewBox", "width", "x", "x1", "x2", "y", "y1", "y2"),
+        *("tabindex", "text-anchor", "title", "transform", "viewBox", "width", "x", "x1", "x2", "y", "y1", "y2"),
     )
 )
 Child = str | Iterable["Child"] | None
@@ -339,10 +326,7 @@ def _facts_line(facts: Sequence[Fact]) -> Html | None:
 def _verdict(page: ReportPage) -> Html:
     pieces = [element("span", text, class_=tone) for text, tone in page.headline]
     return element(
-        "div",
-        element("h2", pieces, class_="headline"),
-        _facts(page.verdict),
-        class_=f"verdict {page.level}",
+        "div", element("h2", pieces, class_="headline"), _facts(page.verdict), class_=f"verdict {page.level}"
     )
 
 
@@ -438,26 +422,19 @@ def _heat(heat: HeatTable, words: Mapping[str, str]) -> Html:
         element("tbody", rows),
         class_="heat dense" if heat.exact else "heat",
     )
+    title, key = element("h3", f"{heat.title} ({heat.unit})"), element("p", words["heat key"], class_="soft")
     note = element("p", heat.note, class_="soft") if heat.note else None
-    title = element("h3", f"{heat.title} ({heat.unit})")
-    return joined(
-        [
-            title,
-            element("p", words["heat key"], class_="soft"),
-            element("div", table, class_="scroll", tabindex=0),
-            note,
-        ]
-    )
+    return joined([title, key, element("div", table, class_="scroll", tabindex=0), note])
 
 
 def _cell(shown: str, share: float | None, told: str) -> Html:
     if share is None:
-        return element("td", "x", class_="worst", title=told)
-    if share < _WORST_SHARE:
-        return element("td", f"{shown} !", class_="worst", title=told)
-    if share < _LOW_SHARE:
-        return element("td", f"{shown} -", class_="low", title=told)
-    return element("td", shown, class_="ok", title=told)
+        shown, kind = "x", "worst"
+    elif share < _LOW_SHARE:
+        shown, kind = (f"{shown} !", "worst") if share < _WORST_SHARE else (f"{shown} -", "low")
+    else:
+        kind = "ok"
+    return element("td", shown, class_=kind, title=told)
 
 
 def draw(timeline: Timeline, words: Mapping[str, str]) -> Html:

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 HIDDEN = "[redacted]"
 #: How a secret was recognised: its name, its shape, an HTTP header, a URL that contains it, the frame of a key.
@@ -356,242 +356,167 @@ _NAMED_STEMS = (*_SURE_STEMS, *_TOKEN_STEMS)
 #: Between the columns of a table.
 _COLUMN = r"(?:(?:\t|[ ]{2})[ \t]{0,80}+|[ ]{0,80}+(?:\||\xe2\x94[\x82\x83]|\xe2\x95\x91)[ ]{0,80}+)"
 
-#: Kind, texts of which one must be there, pattern. The quote in front of a value stays, so that JSON remains JSON.
-_TABLE: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
-    (
+
+class _Rule(NamedTuple):
+    """A pattern of secrets; a line that it matches has one of the texts `stems`."""
+
+    kind: Kind
+    stems: tuple[str, ...]
+    pattern: str
+
+
+_named = functools.partial(_Rule, "name")
+#: The quote in front of a value stays, so that JSON remains JSON.
+_TABLE = (
+    _Rule(
         "private key",
         ("PRIVATE KEY",),
-        (rf"(?P<keep>-----BEGIN [A-Z0-9 ]{{0,30}}{_FRAME})(?!\[redacted\])(?:(?!-----END).){{1,20000}}"),
+        rf"(?P<keep>-----BEGIN [A-Z0-9 ]{{0,30}}{_FRAME})(?!\[redacted\])(?:(?!-----END).){{1,20000}}",
     ),
-    (
+    _Rule(
         "header",
         ("uthorization", "UTHORIZATION"),
-        (
-            rf"(?P<keep>[Aa](?:uthorization|UTHORIZATION)(?:{_CLOSED}{_GAP}[:=]{_GAP}|{_QUOTE},[ ]{{0,4}})"
-            rf"(?:b?{_QUOTE})?+(?:{_SCHEMES})?)(?!{_SCHEMES}){_NO_VALUE}{_ORDINARY}[^\s\"'\\,;]{{4,4000}}"
-        ),
+        rf"(?P<keep>[Aa](?:uthorization|UTHORIZATION)(?:{_CLOSED}{_GAP}[:=]{_GAP}|{_QUOTE},[ ]{{0,4}})"
+        rf"(?:b?{_QUOTE})?+(?:{_SCHEMES})?)(?!{_SCHEMES}){_NO_VALUE}{_ORDINARY}[^\s\"'\\,;]{{4,4000}}",
     ),
-    (
+    _Rule(
         "header",
         ("earer ", "EARER "),
-        (
-            rf"(?P<keep>\b(?:[Bb]earer|BEARER)\ {{1,4}}+)(?!\[redacted\])(?![a-z]{{1,40}}{_ENDS_WORD})"
-            r"[\w.~+/=-]{8,4000}"
-        ),
+        rf"(?P<keep>\b(?:[Bb]earer|BEARER)\ {{1,4}}+)(?!\[redacted\])(?![a-z]{{1,40}}{_ENDS_WORD})"
+        r"[\w.~+/=-]{8,4000}",
     ),
-    (
+    _Rule(
         "header",
         ("asic ",),
-        (r"(?P<keep>\b[Bb]asic )(?=[A-Za-z0-9+/]{0,200}?[0-9=])[A-Za-z0-9+/]{10,2000}={0,2}(?![\w.])"),
+        r"(?P<keep>\b[Bb]asic )(?=[A-Za-z0-9+/]{0,200}?[0-9=])[A-Za-z0-9+/]{10,2000}={0,2}(?![\w.])",
     ),
-    (
+    _Rule(
         "header",
         ("ookie",),
-        (
-            rf"(?P<keep>\b(?:[Ss]et-)?[Cc]ookie(?:{_CLOSED}:{_GAP}|{_QUOTE},[ ]{{0,4}})(?:{_QUOTE})?+)"
-            r"(?!\[redacted\])[^\"'\\]{4,4000}"
-        ),
+        rf"(?P<keep>\b(?:[Ss]et-)?[Cc]ookie(?:{_CLOSED}:{_GAP}|{_QUOTE},[ ]{{0,4}})(?:{_QUOTE})?+)"
+        r"(?!\[redacted\])[^\"'\\]{4,4000}",
     ),
-    (
+    _Rule(
         "url",
         ("@",),
-        (
-            r"(?P<keep>(?<![\w+.-])[A-Za-z][\w+.-]{0,30}://[^\s/:@\"']{0,200}:)(?!\[redacted\]@)(?!\d{1,5}[/?#])"
-            r"[^\s\"'<>,?#]{1,500}(?=@)"
-        ),
+        r"(?P<keep>(?<![\w+.-])[A-Za-z][\w+.-]{0,30}://[^\s/:@\"']{0,200}:)(?!\[redacted\]@)(?!\d{1,5}[/?#])"
+        r"[^\s\"'<>,?#]{1,500}(?=@)",
     ),
-    ("url", ("@",), (r"(?P<keep>(?<![\w+.-])[A-Za-z][\w+.-]{0,30}://)[\w.~%-]{20,500}(?=@)")),
-    (
-        "url",
-        ("@",),
-        (r"(?P<keep>(?<![\w.-])[\w.-]{1,60}:)(?!\[redacted\]@)[^\s/:@\"']{4,200}(?=@(?:tcp|unix)\()"),
-    ),
-    (
+    _Rule("url", ("@",), r"(?P<keep>(?<![\w+.-])[A-Za-z][\w+.-]{0,30}://)[\w.~%-]{20,500}(?=@)"),
+    _Rule("url", ("@",), r"(?P<keep>(?<![\w.-])[\w.-]{1,60}:)(?!\[redacted\]@)[^\s/:@\"']{4,200}(?=@(?:tcp|unix)\()"),
+    _Rule(
         "url",
         tuple(literal for literal, _ in _HOOKS),
-        (
-            rf"(?P<keep>{'|'.join(pattern for _, pattern in _HOOKS)})(?!\[redacted\])(?=[\w./@:%+-]{{0,200}}[0-9])"
-            r"[^\s\"'<>\\,;)]{8,400}"
-        ),
+        rf"(?P<keep>{'|'.join(pattern for _, pattern in _HOOKS)})(?!\[redacted\])(?=[\w./@:%+-]{{0,200}}[0-9])"
+        r"[^\s\"'<>\\,;)]{8,400}",
     ),
-    (
+    _Rule(
         "url",
         ("ignature", "sig=", "sign="),
-        (
-            r"(?P<keep>(?:[Ss]ignature|(?<=[?&;])[Ss]ig|(?<![A-Za-z])sign)(?:=|%\d[dD]))(?!\[redacted\])"
-            r"(?=[\w%+/.~-]{0,200}[0-9])[\w%+/=.~-]{8,2000}"
-        ),
+        r"(?P<keep>(?:[Ss]ignature|(?<=[?&;])[Ss]ig|(?<![A-Za-z])sign)(?:=|%\d[dD]))(?!\[redacted\])"
+        r"(?=[\w%+/.~-]{0,200}[0-9])[\w%+/=.~-]{8,2000}",
     ),
-    (
-        "shape",
-        _SHAPE_STEMS,
-        ("(?<![A-Za-z0-9])(?:" + "|".join(shape for _, shape in _SHAPES) + ")"),
-    ),
-    *(("name", (literal,), (_command(*words))) for literal, *words in _COMMANDS),
+    _Rule("shape", _SHAPE_STEMS, "(?<![A-Za-z0-9])(?:" + "|".join(shape for _, shape in _SHAPES) + ")"),
+    *(_named((literal,), _command(*words)) for literal, *words in _COMMANDS),
     # A name and its value as two values: `{"name": "HF_TOKEN", "value": "..."}`, `<name>x</name><value>...`.
-    (
-        "name",
+    _named(
         _NAMED_STEMS,
-        (
-            rf"(?P<keep>\b(?:[Nn]ame|NAME|[Kk]ey|KEY)(?:{_IS}|>)(?:{_QUOTE})?+[\w.-]{{0,60}}?{_CERTAIN}(?!\w)"
-            rf"[\s,;<>/{{}}\w\"'`\\|-]{{0,40}}?\b(?:[Vv]alue|VALUE)(?:{_IS}|>)){_ANY}"
-        ),
+        rf"(?P<keep>\b(?:[Nn]ame|NAME|[Kk]ey|KEY)(?:{_IS}|>)(?:{_QUOTE})?+[\w.-]{{0,60}}?{_CERTAIN}(?!\w)"
+        rf"[\s,;<>/{{}}\w\"'`\\|-]{{0,40}}?\b(?:[Vv]alue|VALUE)(?:{_IS}|>)){_ANY}",
     ),
-    (
-        "name",
+    _named(
         _TOKEN_STEMS,
-        (
-            rf"(?P<keep>\b(?:[Nn]ame|NAME|[Kk]ey|KEY)(?:{_IS}|>)(?:{_QUOTE})?+[\w.-]{{0,60}}?{_TOKEN}(?!\w)"
-            rf"[\s,;<>/{{}}\w\"'`\\|-]{{0,40}}?\b(?:[Vv]alue|VALUE)(?:{_IS}|>)){_LIKE_A_SECRET}"
-        ),
+        rf"(?P<keep>\b(?:[Nn]ame|NAME|[Kk]ey|KEY)(?:{_IS}|>)(?:{_QUOTE})?+[\w.-]{{0,60}}?{_TOKEN}(?!\w)"
+        rf"[\s,;<>/{{}}\w\"'`\\|-]{{0,40}}?\b(?:[Vv]alue|VALUE)(?:{_IS}|>)){_LIKE_A_SECRET}",
     ),
     # `("HF_TOKEN", "...")`, `["--token", "..."]`
-    (
-        "name",
+    _named(
         _NAMED_STEMS,
-        (
-            rf"(?P<keep>(?:[(][ ]{{0,4}}b?{_QUOTE}[\w. -]{{0,60}}?{_CERTAIN}|{_QUOTE}--[\w-]{{0,60}}?{_ANY_NAME})"
-            rf"{_QUOTE}[ ]{{0,4}},[ ]{{0,4}}b?){_OPEN}(?!-){_NO_VALUE}{_QUOTED}(?=(?P=q)[ ]{{0,4}}[)\]}},])"
-        ),
+        rf"(?P<keep>(?:[(][ ]{{0,4}}b?{_QUOTE}[\w. -]{{0,60}}?{_CERTAIN}|{_QUOTE}--[\w-]{{0,60}}?{_ANY_NAME})"
+        rf"{_QUOTE}[ ]{{0,4}},[ ]{{0,4}}b?){_OPEN}(?!-){_NO_VALUE}{_QUOTED}(?=(?P=q)[ ]{{0,4}}[)\]}},])",
     ),
-    (
-        "name",
+    _named(
         _NAMED_STEMS,
-        (
-            rf"(?P<keep>[(\[{{][ ]{{0,4}}b?{_QUOTE}[\w. -]{{0,60}}?(?:{_CERTAIN}|{_TOKEN}){_QUOTE}"
-            r"[ ]{0,4},[ ]{0,4}b?)"
-            rf"{_OPEN}{_NO_VALUE}{_LIKELY}{_QUOTED}(?=(?P=q))"
-        ),
+        rf"(?P<keep>[(\[{{][ ]{{0,4}}b?{_QUOTE}[\w. -]{{0,60}}?(?:{_CERTAIN}|{_TOKEN}){_QUOTE}"
+        r"[ ]{0,4},[ ]{0,4}b?)"
+        rf"{_OPEN}{_NO_VALUE}{_LIKELY}{_QUOTED}(?=(?P=q))",
     ),
     # `passwords: ["...", "..."]`: all of it.
-    (
-        "name",
+    _named(
         _SURE_STEMS,
-        (
-            rf"(?P<keep>{_CERTAIN}s?{_IS}[\[(][ ]{{0,8}}b?){_OPEN}(?!\[redacted\])"
-            r"(?:(?!(?P=q),?[ ]{0,8}[\])]).){1,4000}+(?=(?P=q))"
-        ),
+        rf"(?P<keep>{_CERTAIN}s?{_IS}[\[(][ ]{{0,8}}b?){_OPEN}(?!\[redacted\])"
+        r"(?:(?!(?P=q),?[ ]{0,8}[\])]).){1,4000}+(?=(?P=q))",
     ),
-    (
-        "name",
-        _SURE_STEMS,
-        (rf"(?P<keep>{_CERTAIN}s{_IS}[\[(][ ]{{0,8}})(?![ \]){{\"'])[^\])\"'{{}}]{{4,2000}}"),
-    ),
+    _named(_SURE_STEMS, rf"(?P<keep>{_CERTAIN}s{_IS}[\[(][ ]{{0,8}})(?![ \]){{\"'])[^\])\"'{{}}]{{4,2000}}"),
     # XML
-    ("name", _NAMED_STEMS, (rf"(?P<keep>{_ANY_NAME}>)(?!\s|\[redacted\]|<)[^<]{{1,2000}}(?=</)")),
-    ("name", _NAMED_STEMS, (rf"(?P<keep>{_CERTAIN}{_IS}){_ANY}")),
-    ("name", (*_TOKEN_STEMS, *_SHORT, "key", "Key", "KEY"), (rf"(?P<keep>{_PERHAPS}{_IS}){_LIKE_A_SECRET}")),
-    ("name", ("oken=",), (r"(?P<keep>[?&][Tt]oken=)(?!\[redacted\])[^&\s\"'<>\\]{3,2000}")),
-    (
-        "name",
-        ("key=",),
-        (rf"(?P<keep>[?&](?:auth_)?key=)(?!\[redacted\])(?={_C}{{12}}){_LIKELY}[^&\s\"'<>\\]{{3,2000}}"),
-    ),
+    _named(_NAMED_STEMS, rf"(?P<keep>{_ANY_NAME}>)(?!\s|\[redacted\]|<)[^<]{{1,2000}}(?=</)"),
+    _named(_NAMED_STEMS, rf"(?P<keep>{_CERTAIN}{_IS}){_ANY}"),
+    _named((*_TOKEN_STEMS, *_SHORT, "key", "Key", "KEY"), rf"(?P<keep>{_PERHAPS}{_IS}){_LIKE_A_SECRET}"),
+    _named(("oken=",), r"(?P<keep>[?&][Tt]oken=)(?!\[redacted\])[^&\s\"'<>\\]{3,2000}"),
+    _named(("key=",), rf"(?P<keep>[?&](?:auth_)?key=)(?!\[redacted\])(?={_C}{{12}}){_LIKELY}[^&\s\"'<>\\]{{3,2000}}"),
     # The value in front of its name, as a tuple of two, and behind the words of a sentence.
-    (
-        "name",
+    _named(
         ("alue",),
-        (
-            rf"(?P<keep>\b[Vv]alue{_IS}){_OPEN}{_NO_VALUE}{_QUOTED}(?=(?P=q)[\s,;]{{0,8}}(?:{_QUOTE})?(?:[Nn]ame|[Kk]ey){_IS}(?:{_QUOTE})?+[\w.-]{{0,60}}?{_CERTAIN}(?!\w))"
-        ),
+        rf"(?P<keep>\b[Vv]alue{_IS}){_OPEN}{_NO_VALUE}{_QUOTED}(?=(?P=q)[\s,;]{{0,8}}(?:{_QUOTE})?(?:[Nn]ame|[Kk]ey){_IS}(?:{_QUOTE})?+[\w.-]{{0,60}}?{_CERTAIN}(?!\w))",
     ),
-    (
-        "name",
+    _named(
         ("auth=(", "Auth("),
-        (
-            rf"(?P<keep>(?:auth=|[a-z]Auth)\([ ]{{0,4}}b?{_QUOTE}[^\"']{{0,100}}{_QUOTE},[ ]{{0,4}}b?)"
-            rf"{_OPEN}{_NO_VALUE}{_QUOTED}"
-        ),
+        rf"(?P<keep>(?:auth=|[a-z]Auth)\([ ]{{0,4}}b?{_QUOTE}[^\"']{{0,100}}{_QUOTE},[ ]{{0,4}}b?)"
+        rf"{_OPEN}{_NO_VALUE}{_QUOTED}",
     ),
-    (
-        "name",
-        ("login",),
-        (rf"(?P<keep>\blogin\([^()]{{0,100}}?\b(?:key|token|pw)=){_OPEN}{_NO_VALUE}{_QUOTED}"),
-    ),
-    (
-        "name",
+    _named(("login",), rf"(?P<keep>\blogin\([^()]{{0,100}}?\b(?:key|token|pw)=){_OPEN}{_NO_VALUE}{_QUOTED}"),
+    _named(
         _NAMED_STEMS,
-        (
-            rf"(?P<keep>{_ANY_NAME}[ ])(?={_C}{{10}})(?={_C}{{0,200}}?[0-9])(?={_C}{{0,200}}?[A-Z])"
-            rf"(?={_C}{{0,200}}?[a-z]){_LIKE_A_SECRET}"
-        ),
+        rf"(?P<keep>{_ANY_NAME}[ ])(?={_C}{{10}})(?={_C}{{0,200}}?[0-9])(?={_C}{{0,200}}?[A-Z])"
+        rf"(?={_C}{{0,200}}?[a-z]){_LIKE_A_SECRET}",
     ),
-    ("name", ("SESSI",), (r"(?P<keep>\b(?:JSESSIONID|PHPSESSID)=)(?!\[redacted\])[\w.-]{6,400}")),
-    (
-        "name",
-        _CHINESE_STEMS,
-        (rf"(?P<keep>{_CHINESE}{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_ANY}"),
+    _named(("SESSI",), r"(?P<keep>\b(?:JSESSIONID|PHPSESSID)=)(?!\[redacted\])[\w.-]{6,400}"),
+    _named(
+        _CHINESE_STEMS, rf"(?P<keep>{_CHINESE}{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_ANY}"
     ),
-    (
-        "name",
-        _CHINESE_STEMS,
-        (rf"(?P<keep>{_CHINESE}[ ]{{1,4}})(?=[!-~]){_LIKE_A_SECRET}"),
+    _named(_CHINESE_STEMS, rf"(?P<keep>{_CHINESE}[ ]{{1,4}})(?=[!-~]){_LIKE_A_SECRET}"),
+    _named(
+        ("令牌",), rf"(?P<keep>令牌{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_LIKE_A_SECRET}"
     ),
-    (
-        "name",
-        ("令牌",),
-        (rf"(?P<keep>令牌{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_LIKE_A_SECRET}"),
-    ),
-    (
-        "name",
+    _named(
         ("ak/", "AK/"),
-        (
-            r"(?P<keep>\b(?:ak/sk|AK/SK)[ ]{0,4}+(?:=|:|\xef\xbc\x9a)[ ]{0,4}+)"
-            r"[\w+=-]{4,100}[ ]?[/:, ][ ]?[\w+/=-]{4,200}"
-        ),
+        r"(?P<keep>\b(?:ak/sk|AK/SK)[ ]{0,4}+(?:=|:|\xef\xbc\x9a)[ ]{0,4}+)"
+        r"[\w+=-]{4,100}[ ]?[/:, ][ ]?[\w+/=-]{4,200}",
     ),
-    (
-        "name",
+    _named(
         _PAIR_STEMS,
-        (
-            rf"(?P<keep>(?<![A-Za-z0-9])(?:[as]k|[AS]K)[\"']?+(?:=|:|\xef\xbc\x9a)[ ]{{0,4}}+)"
-            rf"{_LIKE_A_SECRET}"
-        ),
+        rf"(?P<keep>(?<![A-Za-z0-9])(?:[as]k|[AS]K)[\"']?+(?:=|:|\xef\xbc\x9a)[ ]{{0,4}}+)"
+        rf"{_LIKE_A_SECRET}",
     ),
     # Words of a command line: `--token x`.
-    (
-        "name",
-        _NAMED_STEMS,
-        (rf"(?P<keep>(?<![\w-])--[\w-]{{0,60}}?{_ANY_NAME}\ {{1,4}}+)(?!-){_ANY}"),
-    ),
+    _named(_NAMED_STEMS, rf"(?P<keep>(?<![\w-])--[\w-]{{0,60}}?{_ANY_NAME}\ {{1,4}}+)(?!-){_ANY}"),
     # `password x` of .netrc, `ENV HF_TOKEN x`, `requirepass x`, `aws configure set aws_secret_access_key x`
-    (
-        "name",
+    _named(
         ("assword", "requirepass", "masterauth", "rootpw ", "IDENTIFIED"),
-        (
-            rf"(?P<keep>(?:\blogin[ \t]{{1,8}}\S{{1,200}}[ \t]{{1,8}}password"
-            r"|^(?:\S{1,80}[ ]){0,3}[ \t]{0,40}password(?=[ \t]{1,8}\S{1,200}\s{0,8}$)"
-            rf"|requirepass|masterauth|rootpw(?: --\w{{1,20}})?|IDENTIFIED(?: WITH \w{{1,40}})? BY)[ \t]{{1,8}}+)"
-            rf"{_ANY}"
-        ),
+        rf"(?P<keep>(?:\blogin[ \t]{{1,8}}\S{{1,200}}[ \t]{{1,8}}password"
+        r"|^(?:\S{1,80}[ ]){0,3}[ \t]{0,40}password(?=[ \t]{1,8}\S{1,200}\s{0,8}$)"
+        rf"|requirepass|masterauth|rootpw(?: --\w{{1,20}})?|IDENTIFIED(?: WITH \w{{1,40}})? BY)[ \t]{{1,8}}+)"
+        rf"{_ANY}",
     ),
-    (
-        "name",
+    _named(
         _NAMED_STEMS,
-        (
-            rf"(?P<keep>(?<!\w)(?:ENV|ARG|setenv|set|SET|put)[ ]{{1,4}}+[\w.-]{{0,60}}?{_ANY_NAME}[ ]{{1,4}}+)"
-            rf"{_LIKE_A_SECRET}"
-        ),
+        rf"(?P<keep>(?<!\w)(?:ENV|ARG|setenv|set|SET|put)[ ]{{1,4}}+[\w.-]{{0,60}}?{_ANY_NAME}[ ]{{1,4}}+)"
+        rf"{_LIKE_A_SECRET}",
     ),
-    (
-        "name",
+    _named(
         ("assword ", "ASSWORD ", "assphrase "),
-        (rf"(?P<keep>\b(?:[Pp]assword|PASSWORD|[Pp]assphrase)[ ]){_OPEN}{_NO_VALUE}{_QUOTED}(?=(?P=q))"),
+        rf"(?P<keep>\b(?:[Pp]assword|PASSWORD|[Pp]assphrase)[ ]){_OPEN}{_NO_VALUE}{_QUOTED}(?=(?P=q))",
     ),
-    (
-        "name",
+    _named(
         ("assword is", "assphrase is", "oken is", "ey is", "ecret is"),
-        (rf"(?P<keep>{_ANY_NAME}[ ]is:?[ ]){_LIKE_A_SECRET}"),
+        rf"(?P<keep>{_ANY_NAME}[ ]is:?[ ]){_LIKE_A_SECRET}",
     ),
     # Columns of a table
-    ("name", _NAMED_STEMS, (rf"(?P<keep>{_ANY_NAME}{_COLUMN}){_LIKE_A_SECRET}")),
+    _named(_NAMED_STEMS, rf"(?P<keep>{_ANY_NAME}{_COLUMN}){_LIKE_A_SECRET}"),
     # In docker's configuration
-    (
-        "name",
+    _named(
         ('"auth', "'auth", "_auth"),
-        (
-            rf"(?P<keep>[\"'_]auth[\"']?{_GAP}[:=]{_GAP}){_OPEN}?(?!\[redacted\])(?=[\w+/=:-]{{0,200}}[0-9=])[\w+/=:-]{{8,2000}}"
-        ),
+        rf"(?P<keep>[\"'_]auth[\"']?{_GAP}[:=]{_GAP}){_OPEN}?(?!\[redacted\])(?=[\w+/=:-]{{0,200}}[0-9=])[\w+/=:-]{{8,2000}}",
     ),
 )
 #: Of a line, `_hide` knows the digits as zeros.

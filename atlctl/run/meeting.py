@@ -3,7 +3,9 @@
     DIR/atlctl-run-UID/               0700
       JOB/current                     the id of the last start, written by worker 0 when it serves
       JOB/START/secret                0600, 32 random bytes; the keys of this start are derived from it
-      JOB/START/first.json            the address of worker 0
+      JOB/START/first.json            the address of worker 0, as long as it runs
+      JOB/START/came-*.json           a worker that has come, with its address
+      JOB/START/table.json            the decision of worker 0 on the start, and the workers that it knows then
       JOB/START/NAME/                 the evidence of a worker, in the layout of a supervisor's folder
       JOB/START/verdict.txt, .json    the root cause, from the worker that made it
 
@@ -18,10 +20,12 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atlctl.backends.hosts.hostfile import checked
+from atlctl.backends.hosts.hostfile import Host, checked
+from atlctl.backends.hosts.jobkeys import JOB_USER
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.fields import mapping, text, whole
@@ -30,7 +34,7 @@ from atlctl.jobs.statedir import check_folder, file_error, read_bytes, readable,
 
 #: Bytes of the secret, and of the files that are read here.
 SECRET_BYTES = 32
-_LIMIT = 64 * 1024
+_LIMIT, _MOST_TABLE = 64 * 1024, 16 << 20
 #: The port of a wrapper whose job has a key and no folder.
 PORT = 29422
 
@@ -46,10 +50,7 @@ class JobStart:
     @property
     def first(self) -> tuple[str, int] | None:
         """Address and port of worker 0, None if it has not written them."""
-        try:
-            told = mapping(json.loads(read_bytes(f"{self.folder}/first.json", _LIMIT)))
-        except (FileNotFoundError, AtlctlError, ValueError, RecursionError):
-            return None
+        told = _read(f"{self.folder}/first.json")
         address, port = text(told.get("address"), 255), whole(told.get("port"))
         return (address, port) if address and port is not None and 0 < port < 65536 else None
 
@@ -57,6 +58,43 @@ class JobStart:
         """Worker 0 serves at this address: the others may come. Raises AtlctlError."""
         write_atomic(f"{self.folder}/first.json", json.dumps({"address": address, "port": port}).encode())
         write_atomic(f"{os.path.dirname(self.folder)}/current", self.uid.encode())
+
+    def leave(self) -> None:
+        """Worker 0 does not answer any more."""
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self.folder}/first.json")
+
+    def come(self, entry: Mapping[str, Any]) -> str:
+        """A worker has come; returns the name by which worker 0 will know that. Raises AtlctlError."""
+        name = f"came-{entry['index']}-{time.time_ns():020}-{os.urandom(4).hex()}.json"
+        write_atomic(f"{self.folder}/{name}", json.dumps(entry).encode())
+        return name
+
+    def came(self, known: Collection[str], count: int) -> dict[str, dict[str, Any]]:
+        """The entries of workers that have come, by their names without the `known` ones, the last one of each worker
+        last. Raises OSError."""
+        # A client of NFS asks its server when a folder is opened, not when a name is looked up.
+        names = sorted(name for name in os.listdir(self.folder) if name.startswith("came-") and name not in known)
+        found = {name: entry_of(_read(f"{self.folder}/{name}"), count) for name in names}
+        return {name: entry for name, entry in found.items() if entry is not None}
+
+    def decide(self, told: Mapping[str, Any]) -> None:
+        """Worker 0 has decided. Raises AtlctlError."""
+        write_atomic(f"{self.folder}/table.json", json.dumps(told).encode())
+
+    def decision(self) -> dict[str, Any] | None:
+        """The decision of worker 0, None as long as there is none. Raises OSError."""
+        if "table.json" not in os.listdir(self.folder):
+            return None
+        return _read(f"{self.folder}/table.json", _MOST_TABLE)
+
+
+def _read(path: str, limit: int = _LIMIT) -> dict[str, Any]:
+    """The object in a file, empty if there is none."""
+    try:
+        return mapping(json.loads(read_bytes(path, limit)))
+    except (FileNotFoundError, AtlctlError, ValueError, RecursionError):
+        return {}
 
 
 def new_uid() -> str:
@@ -109,9 +147,15 @@ class RunFolder:
             raise file_error(error, self.path) from error
         return JobStart(uid, os.path.join(self.path, uid), secret)
 
+    def found(self) -> tuple[JobStart | None, tuple[str, int] | None]:
+        """`current`, and the address of its worker 0."""
+        start = self.current()
+        return start, None if start is None else start.first
+
     def current(self) -> JobStart | None:
         """The last start that worker 0 has announced. Raises NotAllowed if others may have forged it."""
         try:
+            os.listdir(self.path)  # see `came`
             uid = read_bytes(f"{self.path}/current", _LIMIT).decode("ascii", "replace")
             folder = os.path.join(self.path, safe_file_name(uid))
             self._check(folder)
@@ -148,10 +192,9 @@ def entry_of(raw: object, count: int) -> dict[str, Any] | None:
     return {"index": index, "address": address, "port": port, "folder": folder}
 
 
-def write_text(path: str, data: str) -> None:
-    """Write evidence that the user alone can read. Raises OSError."""
-    with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(data)
+def host_of(entry: Mapping[str, Any]) -> Host:
+    """The way to the worker of an entry."""
+    return Host(entry["address"], JOB_USER, entry["port"])
 
 
 def keep_files(source: str, target: str) -> None:
@@ -159,3 +202,11 @@ def keep_files(source: str, target: str) -> None:
     if os.path.isdir(source) and os.listdir(source):
         shutil.copytree(source, target, dirs_exist_ok=True)
     shutil.rmtree(source, ignore_errors=True)
+
+
+def make_room(own: str, number: int) -> None:
+    """Set the log and the exit of the attempt before aside, under its number."""
+    os.makedirs(own, mode=0o700, exist_ok=True)
+    for name in ("log", "exit.json") if number > 1 else ():
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{own}/{name}", f"{own}/{name}.{number - 1}")

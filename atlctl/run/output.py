@@ -10,9 +10,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 
-from atlctl.diagnosis.steps import step_sieve
-from atlctl.diagnosis.stepwatch import StepWatch, slow_text
 from atlctl.i18n import Message
 from atlctl.jobs.statedir import write_all
 from atlctl.remote.supervisor.logs import Clock, CriLog
@@ -22,10 +21,12 @@ BUFFER = 4 << 20
 #: Size and number of the files of a log.
 MAX_BYTES, MAX_FILES = 64 << 20, 4
 _READ = 1 << 16
+#: After less than so many bytes a pump waits for so many seconds, for several lines at once: each turn costs 0.1 ms.
+_LITTLE, _GATHER_SECONDS = 1 << 12, 0.05
+#: Bytes, the last ones of each turn, that are searched for steps, and lines with steps that are read: 20 a second.
+_SEARCHED, _MOST_STEPS = 1 << 16, 4
 #: Seconds for which lines are collected before they are written to the log, and between looks at a pump.
-_PAUSE_SECONDS = 0.1
-#: Bytes of a line without an end that are kept.
-_LINE = 1 << 16
+_PAUSE_SECONDS = 0.2
 
 
 class Log:
@@ -114,25 +115,34 @@ class Pump(threading.Thread):
                     except OSError:  # closed: the command goes on, as its log does
                         shown = False
                     self.writing = False
+                if len(data) < _LITTLE:
+                    time.sleep(_GATHER_SECONDS)
 
 
 class SlowSteps:
     """Reads the training's steps in the output of one attempt, and calls `warn` when they become slow."""
 
     def __init__(self, worker: str, warn: Callable[[Message], object]) -> None:
+        from atlctl.diagnosis.stepwatch import StepWatch  # not before there is output
+
         self._worker, self._warn = worker, warn
         self._watch = StepWatch()
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
         """Take output as it comes."""
+        from atlctl.diagnosis.steps import step_sieve
+        from atlctl.diagnosis.stepwatch import slow_text
+
         data = self._rest + data
-        *lines, rest = data.split(b"\n")
-        self._rest = rest[-_LINE:]
+        cut = len(data) > _SEARCHED
+        data = data[-_SEARCHED:]
+        *lines, self._rest = data.split(b"\n")
         if not step_sieve()(data):  # once for all of them
             return
         now = time.time()
-        for line in lines:
+        steps = list(islice(filter(step_sieve(), reversed(lines[cut:])), _MOST_STEPS))
+        for line in reversed(steps):
             if (slow := self._watch.feed(self._worker, line, now)) is not None:
                 self._warn(slow_text(slow))
         self._watch.fresh()  # entries for a recording, which is not made here

@@ -1,4 +1,5 @@
-"""The options of a wrapper, the commands of atlctl that it starts on its own job, and work in threads."""
+"""The parts of a wrapper: its options, one run of its command, the commands of atlctl that it starts on its own job,
+the door by which others come to it, and work in threads."""
 
 from __future__ import annotations
 
@@ -10,11 +11,20 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atlctl.i18n import Message
 from atlctl.jobs.fields import items, mapping, text
-from atlctl.run.meeting import PORT
+from atlctl.run.meeting import PORT, write_json
+from atlctl.run.place import bound
+
+if TYPE_CHECKING:
+    import socket
+
+    from atlctl.backends.hosts.jobkeys import JobAccess
+    from atlctl.run.output import SlowSteps
+    from atlctl.run.serving import Answer, Server
 
 T = TypeVar("T")
 
@@ -23,6 +33,9 @@ _PROGRAM = (sys.executable, "-P", "-m", "atlctl")
 _LIMIT, _END_SECONDS = 4 << 20, 20.0
 #: What --block can name beside the checks of `smoke`.
 GPU, MISSING, NETWORK = "gpu", "missing", "network"
+DEFAULT_BLOCK = frozenset({GPU})
+#: All that is needed to be reached, and to reach others.
+_HEAVY = ("atlctl.run.serving", "atlctl.backends.hosts.wrappers", "atlctl.backends.hosts.runs")
 _OF_NETWORK = ("mesh", "throughput", "pairs")
 
 
@@ -35,13 +48,21 @@ class Settings:
     key: bytes | None = field(default=None, repr=False)
     items: str | None = None
     budget: str | None = None
-    block: frozenset[str] = frozenset({GPU})
+    block: frozenset[str] = DEFAULT_BLOCK
     wait: float = 120.0
     settle: float = 30.0
     hold: float = 0.0
     serve: bool = True
     port: int = PORT
     stops_others: bool = False
+
+
+class Refused(Exception):
+    """The answer to another wrapper, or to a client, is that it is not done; `message` is for the user."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 async def apart(work: Callable[[], T], seconds: float | None) -> T:
@@ -68,6 +89,12 @@ async def apart(work: Callable[[], T], seconds: float | None) -> T:
     threading.Thread(target=run, daemon=True).start()
     async with asyncio.timeout(seconds):
         return await future
+
+
+async def write_note(path: str, value: dict[str, Any]) -> None:
+    """Write JSON to the evidence; after a second this goes on without being waited for."""
+    with contextlib.suppress(TimeoutError):
+        await apart(lambda: write_json(path, value), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +159,96 @@ class OwnCommands:
         if "findings" not in data:
             return None
         return [found for raw in items(data["findings"]) if (found := _fault(mapping(raw))) is not None]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One run of the command in this worker."""
+
+    number: int
+    argv: tuple[str, ...]
+    child: subprocess.Popen[bytes] | None = None
+    start: int = 0
+    started: float = 0.0
+    ended: float | None = None
+    code: int | None = None
+    signal: int | None = None
+    #: Ended by `atlctl stop`.
+    stopped: bool = False
+    trainer_failed: bool = False
+    slow: SlowSteps | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.child is not None and self.ended is None
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal if self.signal is not None else self.code or 0
+
+    def exit(self, lost: int) -> dict[str, Any]:
+        """The end, as a supervisor writes it. `lost`: bytes that are not in the log."""
+        return {
+            "exit_code": self.code,
+            "signal": self.signal,
+            "ended": self.ended,
+            "stopped": self.stopped,
+            "log_bytes_lost": lost,
+            "attempt": self.number,
+        }
+
+
+class Door:
+    """Others can connect at once. asyncssh, half a second of CPU and 20 MB, is loaded when one does, or by `serve`."""
+
+    def __init__(self, index: int, environ: Mapping[str, str], cwd: str, answer: Answer) -> None:
+        """As `Server`."""
+        self._index, self._environ, self._cwd, self._answer = index, environ, cwd, answer
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[Server] | None = None
+        self._loading: asyncio.Future[Any] | None = None
+        self.port = 0
+
+    def listen(self, access: JobAccess, address: str, port: int) -> None:
+        """`port`: 0 for any free one. Raises OSError."""
+        self._access = access
+        self._socket = bound(address, port)
+        self.port = self._socket.getsockname()[1]
+        asyncio.get_running_loop().add_reader(self._socket, self.serve)
+
+    def serve(self) -> None:
+        """Start the server, once; nothing without `listen`."""
+        if self._socket is not None and self._serving is None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._serving = asyncio.ensure_future(self._served(self._socket))
+
+    async def _served(self, listener: socket.socket) -> Server:
+        await self.load()
+        from atlctl.run.serving import Server
+
+        server = Server(self._access, self._index, self._environ, self._cwd, self._answer)
+        await server.start(listener)
+        return server
+
+    async def load(self) -> None:
+        """Import the modules of SSH and of the job's record in a thread: output goes on meanwhile."""
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(apart(lambda: [import_module(name) for name in _HEAVY], None))
+        await asyncio.shield(self._loading)
+
+    async def aclose(self, linger: float = 0.0) -> None:
+        """End the server, if there is one after so many seconds."""
+        if self._loading is not None:  # Python cannot end in the middle of an import
+            await self.load()
+        if self._serving is not None:
+            server = await self._serving
+            await asyncio.sleep(linger)
+            await server.aclose()
+        elif self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = self._serving = None
 
 
 def _fault(raw: Mapping[str, Any]) -> CheckFault | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -29,6 +30,8 @@ _COUNTS = (
 _LOCAL = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
 #: Ends of names of first workers: `train-master-0`, `tj-node-0-0`, `sts-0`.
 _FIRST = re.compile(r"(?P<job>.+?)(?:-(?:master|worker|chief|launcher|node-0))?-0")
+#: Connections that may wait until they are accepted.
+BACKLOG = 512
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -97,6 +100,17 @@ def _job(environ: Mapping[str, str], first: str) -> str:
     return _UNSAFE.sub("-", named).strip("-_")[:MAX_JOB_NAME] or "job"
 
 
+def command_environ(given: Mapping[str, str], job: str, worker: str, files: str) -> dict[str, str]:
+    """The environment of the command: the given one, the marks of its processes, and folders for evidence of torch."""
+    environ = {**given, "ATLCTL_JOB": job, "ATLCTL_WORKER": worker}
+    with contextlib.suppress(OSError):
+        os.makedirs(files, mode=0o700, exist_ok=True)
+        environ.setdefault("TORCHELASTIC_ERROR_FILE", f"{files}/error.json")
+        if not {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"} & environ.keys():
+            environ["TORCH_FR_DUMP_TEMP_FILE"] = f"{files}/nccl_trace_rank_"
+    return environ
+
+
 def own_address(place: Post, environ: Mapping[str, str] = os.environ) -> str:
     """The address under which the other workers reach this one; 127.0.0.1 if there are none."""
     if place.count == 1:
@@ -107,6 +121,22 @@ def own_address(place: Post, environ: Mapping[str, str] = os.environ) -> str:
         if (found := _source(host)) is not None:
             return found
     return "127.0.0.1"
+
+
+def bound(address: str, port: int) -> socket.socket:
+    """A socket to which others can connect from now on. `port`: 0 for any free one. Raises OSError."""
+    # A name may have several addresses, of which one is the worker's own.
+    family, _, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(target)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def _source(host: str) -> str | None:

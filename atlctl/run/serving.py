@@ -27,6 +27,8 @@ from atlctl.backends.hosts import asking, wrappers
 from atlctl.backends.hosts.connect import CIPHERS, Corked
 from atlctl.backends.hosts.jobkeys import JobAccess
 from atlctl.i18n import Message
+from atlctl.run.own import Refused
+from atlctl.run.place import BACKLOG
 
 #: The key exchanges: a stranger may ask for each of them, and others cost a hundred times as much.
 _EXCHANGES = ("curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-nistp256")
@@ -35,7 +37,6 @@ _EXCHANGES = ("curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-ni
 LOGIN_SECONDS, _LOGIN_BYTES, _LOGINS, _LOGIN_QUICK_SECONDS = 10.0, 64 * 1024, 100, 2.0
 #: Seconds between signs of life of a silent client, and how many may be missed.
 _ALIVE_SECONDS, _ALIVE_COUNT = 30.0, 3
-_BACKLOG = 512
 #: Bytes of one read or write. Bytes of input that may be under way to one command. Bytes that wait here, of input of a
 #: command or output of a connection: above the first number their source pauses, below the second it goes on.
 _PIECE, _WINDOW, _HIGH, _LOW = 64 * 1024, 128 * 1024, 64 * 1024, 16 * 1024
@@ -58,14 +59,6 @@ _log = logging.getLogger(__name__)
 Answer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
-class Refused(Exception):
-    """The answer to a question is that it is not done; `message` is for the user."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-
 class Server:
     """Serves one worker of a job."""
 
@@ -82,12 +75,13 @@ class Server:
         #: Answers in the making, and commands whose channel has gone.
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, address: str, port: int) -> int:
-        """Listen on one address, and return the port. `port`: 0 for any free one. Raises OSError."""
+    async def start(self, listener: socket.socket) -> None:
+        """Serve those who come to `listener`, which is closed with the server. Raises OSError."""
+        address, port, *_ = listener.getsockname()
         self._listener = await asyncssh.listen(
             address,
             port,
-            tunnel=_Entrance(self),
+            tunnel=_Entrance(self, listener),
             config=None,
             server_factory=lambda: _Door(self, self._access.client_key()),
             server_host_keys=[self._access.host_key(self._index)],
@@ -108,7 +102,6 @@ class Server:
             encoding=None,
             window=_WINDOW,
         )
-        return self._listener.get_port()
 
     async def aclose(self) -> None:
         """End the listener, connections, and commands with their process groups, the latter within the last graces."""
@@ -165,22 +158,18 @@ class Server:
 class _Entrance:
     """Accepts connections, in the form that asyncssh takes for `tunnel`."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, listener: socket.socket) -> None:
+        self._server, self._socket = server, listener
 
     async def create_server(
-        self, factory: Callable[[str, int], Any], listen_host: str, listen_port: int
+        self,
+        factory: Callable[[str, int], Any],
+        listen_host: str,  # noqa: ARG002
+        listen_port: int,  # noqa: ARG002
     ) -> asyncio.AbstractServer:
         """Raises OSError."""
-        loop = asyncio.get_running_loop()
-        # A name may have several addresses, of which one is the worker's own.
-        family, _, _, _, address = (await loop.getaddrinfo(listen_host, listen_port, type=socket.SOCK_STREAM))[0]
-        return await loop.create_server(
-            lambda: _Link(self._server, lambda: factory("", 0)),
-            str(address[0]),
-            listen_port,
-            family=family,
-            backlog=_BACKLOG,
+        return await asyncio.get_running_loop().create_server(
+            lambda: _Link(self._server, lambda: factory("", 0)), sock=self._socket, backlog=BACKLOG
         )
 
     def close(self) -> None:

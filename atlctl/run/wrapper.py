@@ -4,6 +4,9 @@ Each wrapper serves its worker over SSH (`serving`), and asks the others in the 
 command starts. After a failure the lowest worker that answers is in charge of the verdict: the others report to it.
 
 The evidence folder is written by threads, since its storage may hang: the command never waits for it.
+
+With a folder the workers meet by files in it. Each listens at once, and loads asyncssh (half a second of CPU, 20 MB)
+only when another one connects, or has to be asked: the command starts without it.
 """
 
 from __future__ import annotations
@@ -14,32 +17,28 @@ import logging
 import os
 import resource
 import signal
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from atlctl.backends.hosts import runs, wrappers
-from atlctl.backends.hosts.connect import JOB_USER as USER
-from atlctl.backends.hosts.connect import Connections
 from atlctl.backends.hosts.hostfile import Host, checked
-from atlctl.backends.hosts.jobkeys import JobAccess
-from atlctl.backends.hosts.records import RUN, Placed, Record
-from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
+from atlctl.backends.hosts.jobkeys import JOB_USER, JobAccess
 from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs.errors import AtlctlError, ExitCode, no_answer
 from atlctl.jobs.fields import items, text, whole
 from atlctl.jobs.naming import fold_names, safe_file_name
-from atlctl.jobs.statedir import state_dir
+from atlctl.jobs.statedir import state_dir, write_atomic
 from atlctl.remote import proc
-from atlctl.remote.supervisor import asked, processes
+from atlctl.remote.supervisor import processes
 from atlctl.remote.supervisor.workers import StartError, spawn
-from atlctl.run.meeting import SECRET_BYTES, JobStart, RunFolder, entry_of, keep_files, new_uid, write_json, write_text
+from atlctl.run.meeting import SECRET_BYTES, JobStart, RunFolder, entry_of, host_of, keep_files, make_room, new_uid
 from atlctl.run.output import Log, Pump, SlowSteps, drained
-from atlctl.run.own import MISSING, CheckFault, OwnCommands, Settings, apart
-from atlctl.run.place import Post, own_address, worker_name
-from atlctl.run.serving import Refused, Server
+from atlctl.run.own import MISSING, Attempt, CheckFault, Door, OwnCommands, Refused, Settings, apart, write_note
+from atlctl.run.place import Post, command_environ, own_address, worker_name
+
+if TYPE_CHECKING:
+    from atlctl.backends.hosts.connect import Connections
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -58,6 +57,8 @@ KILL_SECONDS, LOOK_SECONDS, REAP_SECONDS = 5.0, 0.1, 5.0
 LOST_SECONDS = 5.0
 #: Seconds between looks whether the others live, and how many a worker may miss.
 WATCH_SECONDS, _LOOKS = 15.0, 2
+#: Seconds after the start of the command until the worker can be found and reached without waiting.
+PUBLISH_SECONDS = 1.0
 #: Signals that a platform or a user sends to the job, and those that only the command understands.
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
@@ -68,41 +69,6 @@ _MISSING = Message("{workers} did not come within {seconds:g} s")
 _STRANGER = Message("not a worker of this job")
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """One run of the command in this worker."""
-
-    number: int
-    argv: tuple[str, ...]
-    child: subprocess.Popen[bytes] | None = None
-    start: int = 0
-    started: float = 0.0
-    ended: float | None = None
-    code: int | None = None
-    signal: int | None = None
-    #: Ended by `atlctl stop`.
-    stopped: bool = False
-    trainer_failed: bool = False
-
-    @property
-    def running(self) -> bool:
-        return self.child is not None and self.ended is None
-
-    @property
-    def exit_code(self) -> int:
-        return 128 + self.signal if self.signal is not None else self.code or 0
-
-
-async def _note(path: str, value: dict[str, Any]) -> None:
-    """Write JSON to the evidence; after a second this goes on without being waited for."""
-    with contextlib.suppress(TimeoutError):
-        await apart(lambda: write_json(path, value), 1.0)
-
-
-def _host_of(entry: Mapping[str, Any]) -> Host:
-    return Host(entry["address"], USER, entry["port"])
-
-
 class Wrapper:
     """`say` shows a line to the user, `shout` one that matters."""
 
@@ -111,14 +77,12 @@ class Wrapper:
         settings: Settings,
         place: Post,
         argv: Sequence[str],
-        connections: Connections,
         say: Callable[[str], None],
         shout: Callable[[str], None],
     ) -> None:
         self._settings, self._place = settings, place
-        self._connections = connections
         self._say, self._shout = say, shout
-        self._attempt = _Attempt(0, tuple(argv))
+        self._attempt = Attempt(0, tuple(argv))
         self._cwd = os.getcwd()
         self._environ = {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
         self._commands = OwnCommands(place.job, self._environ)
@@ -127,10 +91,14 @@ class Wrapper:
         self._uid = ""
         self._folder = ""
         self._access: JobAccess | None = None
-        self._server: Server | None = None
+        self._door = Door(place.index, self._environ, self._cwd, self._answered)
+        #: Of worker 0: the start in whose folder the workers meet. The names by which they have come there, of another
+        #: worker its own.
+        self._start: JobStart | None = None
+        self._came: set[str] = set()
         #: Entries of the workers that have come, by index, as `_entry` makes them.
         self._table: dict[int, dict[str, Any]] = {}
-        self._port = self._answering = 0
+        self._answering = 0
         self._record_path: str | None = None
         #: Whether the command may start: None until it is decided, else "" or why not.
         self._gate: str | None = None
@@ -216,12 +184,16 @@ class Wrapper:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
         if self._record_path is not None:
+            from atlctl.backends.hosts import runs
+
             runs.forget(self._record_path)
-        if self._server is not None:
-            await self._until(lambda: not self._answering, ASK_SECONDS)
-            await asyncio.sleep(LOOK_SECONDS)  # until the answers are sent
-            await self._server.aclose()
-        await self._connections.aclose()
+        if self._start is not None:
+            with contextlib.suppress(TimeoutError):
+                await apart(self._start.leave, 1.0)
+        await self._until(lambda: not self._answering, ASK_SECONDS)
+        await self._door.aclose(LOOK_SECONDS)  # until the answers are sent
+        if "_connections" in vars(self):
+            await self._connections.aclose()
 
     async def _reap(self) -> None:
         """End the zombies of processes that were left to this one. Its own children are waited for elsewhere: only one
@@ -247,7 +219,7 @@ class Wrapper:
         if self._gate is None and self._place.index == 0 and not self._place.follows:
             self._gate = await self._checked()
         if self._joined and self._place.index == 0:
-            self._spread()
+            await self._announce_gate()
 
     def _start_alone(self) -> None:
         if not self._folder:
@@ -283,23 +255,38 @@ class Wrapper:
         else:
             await self._follow(folder)
 
-    async def _serve(self, access: JobAccess, port: int) -> bool:
-        """Serve this worker; False if the port is taken."""
-        server = Server(access, self._place.index, self._environ, self._cwd, self._answered)
+    def _listen(self, access: JobAccess, port: int) -> bool:
+        """Let clients connect; False if the port is taken."""
         try:
-            port = await server.start(own_address(self._place), port)
+            self._door.listen(access, own_address(self._place), port)
         except OSError as error:
-            await server.aclose()
             why = os.strerror(error.errno) if error.errno else str(error)
             self._shout(Message("this worker is not served: port {port}: {why}", port=port, why=why))
             return False
-        self._server, self._access, self._port = server, access, port
+        self._access = access
         return True
+
+    @cached_property
+    def _connections(self) -> Connections:
+        """The ways to the other workers."""
+        from atlctl.backends.hosts.connect import Connections
+        from atlctl.backends.hosts.hostkeys import KnownHosts
+        from atlctl.backends.hosts.keys import Keys
+
+        return Connections(Keys(lambda _: None), KnownHosts(accept_new=False), None)
+
+    async def _publish(self, after: float = 0.0) -> None:
+        """Let commands in this container find the job, and others reach this worker without waiting."""
+        await asyncio.sleep(after)
+        if self._access is not None and self._record_path is None:
+            await self._door.load()
+            self._write_record()
+        self._door.serve()
 
     def _entry(self) -> dict[str, Any]:
         place = self._place
         folder = os.path.join(self._folder, place.name)
-        return {"index": place.index, "address": own_address(place), "port": self._port, "folder": folder}
+        return {"index": place.index, "address": own_address(place), "port": self._door.port, "folder": folder}
 
     def _adopt(self, start: JobStart | None) -> None:
         """Take the id and the folder of a start; a local folder without shared storage."""
@@ -330,58 +317,79 @@ class Wrapper:
         else:
             self._start_alone()
             return
-        if not await self._serve(access, port):
+        if not self._listen(access, port):
             self._start_alone()
             return
         self._table[0] = self._entry()
         self._joined = True
         if start is not None:
+            self._start = start
             try:
-                await apart(lambda: start.announce(own_address(place), self._port), FOLDER_SECONDS)
+                await apart(lambda: start.announce(own_address(place), self._door.port), FOLDER_SECONDS)
             except (AtlctlError, TimeoutError) as error:
                 self._shout(Message("the others cannot find this worker: {why}", why=error))
-        await self._until(lambda: len(self._table) == place.count, settings.wait)
+        deadline = time.monotonic() + settings.wait
+        while len(self._table) < place.count and time.monotonic() < deadline:
+            await self._until(lambda: len(self._table) == place.count, POLL_SECONDS)
+            await self._take_those_who_came()
         if missing := [worker_name(index) for index in range(place.count) if index not in self._table]:
             why = _MISSING.filled(workers=fold_names(missing), seconds=settings.wait)
             self._shout(why)
             if MISSING in settings.block:
                 self._gate = why
-        self._write_record()
+
+    async def _take_those_who_came(self) -> None:
+        """Worker 0: look into the folder for others."""
+        if (start := self._start) is not None:
+            with contextlib.suppress(OSError, TimeoutError):
+                found = await apart(lambda: start.came(self._came, self._place.count), FOLDER_SECONDS)
+                self._came |= found.keys()
+                self._table |= {entry["index"]: entry for entry in found.values() if entry["index"]}
+
+    async def _announce_gate(self) -> None:
+        """Worker 0: give the others the decision."""
+        if (start := self._start) is not None:
+            told = {**self._known(), "came": sorted(self._came)}
+            with contextlib.suppress(AtlctlError, TimeoutError):
+                await apart(lambda: start.decide(told), FOLDER_SECONDS)
+                return
+        self._spread()
 
     async def _follow(self, folder: RunFolder | None) -> None:
         """Another worker: find worker 0, say hello to it, and wait for its decision."""
         settings, place = self._settings, self._place
         deadline = time.monotonic() + settings.wait
-        tried = ""
+        tried: str | None = None
+        met = False
         why: str = Message("it has not started")
         while time.monotonic() < deadline:
-            found = None
-            if folder is not None:
-                try:
-                    found = await apart(folder.current, FOLDER_SECONDS)
-                except TimeoutError:
-                    why = Message("the folder did not answer")
-                except AtlctlError as error:
-                    why = error.message
-            address = found.first if found is not None else None
-            if folder is None:
-                name = place.peers.hosts[0].name if place.peers is not None else place.first
-                address = (name, settings.port) if name else None
-            if address is not None:
-                access = JobAccess(found.secret, found.uid) if found is not None else JobAccess(settings.key or b"", "")
-                if self._server is None or tried != access.start:
-                    if self._server is not None:
-                        await self._server.aclose()
-                    tried = access.start
-                    self._adopt(found)
-                    if not await self._serve(access, 0 if found is not None else settings.port):
-                        break
-                try:
+            start = None
+            name = place.peers.hosts[0].name if place.peers is not None else place.first
+            address = (name, settings.port) if name else None
+            try:
+                if folder is not None:
+                    start, address = await apart(folder.found, FOLDER_SECONDS)
+                if self._came and start is not None and tried == start.uid:  # worker 0 itself may have left already
+                    if await self._decided(start):
+                        return
+                elif address is not None:
+                    access = JobAccess(start.secret, start.uid) if start else JobAccess(settings.key or b"", "")
+                    if tried != access.start:
+                        if not await self._enter(start, access):
+                            break
+                        tried = access.start
+                        if self._came:
+                            continue
                     if await self._greet(address):
                         return
-                    continue
-                except AtlctlError as error:
-                    why = error.message
+                if address is not None and not met:
+                    # Worker 0 decides in so much time from now on.
+                    met, longest = True, settings.wait + CHECK_SECONDS * (settings.items != "none")
+                    deadline = time.monotonic() + longest
+            except TimeoutError:
+                why = Message("the folder did not answer")
+            except AtlctlError as error:
+                why = error.message
             await asyncio.sleep(POLL_SECONDS)
         self._shout(
             Message(
@@ -395,11 +403,41 @@ class Wrapper:
             self._gate = _MISSING.filled(workers=worker_name(0), seconds=settings.wait)
         self._start_alone()
 
+    async def _enter(self, start: JobStart | None, access: JobAccess) -> bool:
+        """Listen with the keys of a start, and come to it by its folder if it has one; False if the port is taken."""
+        await self._door.aclose()
+        self._adopt(start)
+        self._came = set()
+        if not self._listen(access, 0 if start is not None else self._settings.port):
+            return False
+        if start is not None:
+            with contextlib.suppress(AtlctlError, TimeoutError):
+                self._came = {await apart(lambda: start.come(self._entry()), FOLDER_SECONDS)}
+        return True
+
+    async def _decided(self, start: JobStart) -> bool:
+        """Whether worker 0 has decided since this worker has come, by the folder."""
+        try:
+            told = await apart(start.decision, FOLDER_SECONDS)
+        except (OSError, TimeoutError):
+            told = {}
+        if told is None:
+            return False
+        if not self._came <= set(items(told.get("came"))):  # late, or that start has ended
+            self._came = set()
+            return False
+        self._joined = True
+        self._learn(told)
+        return self._gate is not None
+
     async def _greet(self, address: tuple[str, int]) -> bool:
         """Say hello to worker 0 at `address`, and again until it has decided. Raises AtlctlError if it does not answer;
         returns True when the gate is known."""
         assert self._access is not None
-        host = Host(checked(address[0]), USER, address[1])
+        await self._door.load()
+        from atlctl.backends.hosts import wrappers
+
+        host = Host(checked(address[0]), JOB_USER, address[1])
         self._connections.trust(host, self._access, 0)
         told = await wrappers.ask(self._connections, host, "hello", {**self._entry(), "uid": self._uid}, ASK_SECONDS)
         uid = text(told.get("uid"), 100)
@@ -418,25 +456,21 @@ class Wrapper:
             entry = entry_of(raw, self._place.count)
             if entry is not None and entry["index"] != self._place.index:
                 self._table[entry["index"]] = entry
-        self._write_record()
+        self._renew_record()
         gate = told.get("gate")
         if self._gate is None and isinstance(gate, str):
             self._gate = gate
             self._notify()
 
-    def _host(self, index: int) -> Host | None:
-        entry = self._table.get(index)
-        if entry is None or self._access is None:
-            return None
-        host = _host_of(entry)
-        self._connections.trust(host, self._access, index)
-        return host
-
     async def _ask(self, index: int, question: str, details: Mapping[str, Any]) -> dict[str, Any] | None:
         """The answer of another wrapper; None if it gives none."""
-        host = self._host(index)
-        if host is None:
+        if index not in self._table or self._access is None:
             return None
+        await self._door.load()
+        from atlctl.backends.hosts import wrappers
+
+        host = host_of(self._table[index])
+        self._connections.trust(host, self._access, index)
         try:
             return await wrappers.ask(self._connections, host, question, {**details, "uid": self._uid}, ASK_SECONDS)
         except AtlctlError as error:
@@ -445,12 +479,15 @@ class Wrapper:
 
     def _write_record(self) -> None:
         """The job for clients in this container."""
+        from atlctl.backends.hosts import runs
+        from atlctl.backends.hosts.records import RUN, Placed, Record
+
         place = self._place
         workers = []
         for index in range(place.count):
             entry = self._table.get(index) or (self._entry() if index == place.index else None)
             name = worker_name(index)
-            workers.append(Placed(name, _host_of(entry), entry["folder"]) if entry else Placed(name, Host(name), ""))
+            workers.append(Placed(name, host_of(entry), entry["folder"]) if entry else Placed(name, Host(name), ""))
         record = Record(
             name=place.job,
             uid=self._uid,
@@ -469,6 +506,10 @@ class Wrapper:
             self._record_path = runs.write(record, self._identity)
         except AtlctlError as error:
             self._shout(Message("commands of atlctl will not find this job here: {why}", why=error.message))
+
+    def _renew_record(self) -> None:
+        if self._record_path is not None:
+            self._write_record()
 
     async def _watch_others(self) -> None:
         """Worker 0: one that does not answer any more, and has not reported an end, has failed with its machine."""
@@ -538,7 +579,7 @@ class Wrapper:
             self._notify()
             if late:
                 self._say(Message("{worker} has come late", worker=worker_name(entry["index"])))
-                self._write_record()
+                self._renew_record()
                 self._spread()
         return {"event": "hello", "uid": self._uid, **self._known()}
 
@@ -564,6 +605,8 @@ class Wrapper:
 
     async def _look(self) -> dict[str, Any]:
         """As `atlctl.remote.supervisor.asked.look`."""
+        from atlctl.remote.supervisor import asked
+
         attempt = self._attempt
         child = attempt.child
         found: dict[str, Any] = {
@@ -572,7 +615,7 @@ class Wrapper:
             "place": "",
             "host": os.uname().nodename,
             "process": {"pid": child.pid, "started": attempt.started} if child is not None else {},
-            "exit": self._exit() if attempt.ended is not None else None,
+            "exit": attempt.exit(self._lost) if attempt.ended is not None else None,
             "trainer_failed": attempt.trainer_failed,
             "stopping": attempt.stopped,
             "held": self._held_note(),
@@ -596,17 +639,6 @@ class Wrapper:
             return None if self._attempt.ended is None else {"waiting": True}
         left = self._held - time.monotonic()
         return {"debugging": self._debugging, "left": None if self._debugging else max(0.0, left)}
-
-    def _exit(self) -> dict[str, Any]:
-        attempt = self._attempt
-        return {
-            "exit_code": attempt.code,
-            "signal": attempt.signal,
-            "ended": attempt.ended,
-            "stopped": attempt.stopped,
-            "log_bytes_lost": self._lost,
-            "attempt": attempt.number,
-        }
 
     async def _stop(self, details: dict[str, Any]) -> dict[str, Any]:
         """End the command. With `keep` the worker stays, in state Debugging; else the wrapper leaves."""
@@ -675,17 +707,15 @@ class Wrapper:
     async def _run_command(self) -> None:
         """One attempt, from its start to its end."""
         argv = self._next or self._attempt.argv
-        attempt = self._attempt = _Attempt(self._attempt.number + 1, argv)
+        attempt = self._attempt = Attempt(self._attempt.number + 1, argv)
         self._next, self._held, self._debugging, self._released = None, None, False, False
         self._ends, self._lost = {}, 0
         own = os.path.join(self._folder, self._place.name, "workers", safe_file_name(self._place.name))
         with contextlib.suppress(TimeoutError, OSError):
-            await apart(lambda: self._make_room(own, attempt.number), FOLDER_SECONDS)
-        loop = asyncio.get_running_loop()
-        self._slow = SlowSteps(self._place.name, lambda told: loop.call_soon_threadsafe(self._shout, told))
-        log = Log(f"{own}/log", self._watch)
+            await apart(lambda: make_room(own, attempt.number), FOLDER_SECONDS)
+        log = Log(f"{own}/log", partial(self._watch, attempt, asyncio.get_running_loop()))
         files = os.path.join(state_dir(), "run-files", f"{os.getpid()}-{attempt.number}")
-        environ = self._command_environ(files)
+        environ = command_environ(self._environ, self._place.job, self._place.name, files)
         ends = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
         stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if os.isatty(0) else os.dup(0)
         attempt.started = time.time()
@@ -713,9 +743,11 @@ class Wrapper:
             found = processes.stat(attempt.child.pid)
             attempt.start = found.start if found is not None else 0
             process = {"pid": attempt.child.pid, "start": attempt.start, "started": attempt.started}
-            await _note(f"{own}/proc.json", process)
-            await _note(f"{os.path.dirname(os.path.dirname(own))}/job.json", self._described(attempt))
+            await write_note(f"{own}/proc.json", process)
+            await write_note(f"{os.path.dirname(os.path.dirname(own))}/job.json", self._described(attempt))
+            later = asyncio.ensure_future(self._publish(PUBLISH_SECONDS))
             await self._ended(attempt)
+            later.cancel()
         if self._signalled is None:
             await self._until_signalled(apart(lambda: drained(pumps, DRAIN_SECONDS), None))
         with contextlib.suppress(TimeoutError):
@@ -726,12 +758,12 @@ class Wrapper:
             self._shout(
                 Message("{count} bytes of the output are not in the log: {folder}", count=self._lost, folder=own)
             )
-        await _note(f"{own}/exit.json", self._exit())
+        await write_note(f"{own}/exit.json", attempt.exit(self._lost))
         with contextlib.suppress(TimeoutError, OSError):
             await apart(lambda: keep_files(files, f"{os.path.dirname(os.path.dirname(own))}"), FOLDER_SECONDS)
         self._notify()
 
-    async def _ended(self, attempt: _Attempt) -> None:
+    async def _ended(self, attempt: Attempt) -> None:
         """Wait for the first process of the command, then end those that it left behind."""
         assert attempt.child is not None
         code = await apart(attempt.child.wait, None)
@@ -743,30 +775,17 @@ class Wrapper:
                 processes.send(await apart(self._family, ASK_SECONDS), signal.SIGKILL)
         attempt.ended = time.time()
 
-    def _command_environ(self, files: str) -> dict[str, str]:
-        """The environment of the command: its own, the marks of its processes, and folders for evidence of torch."""
-        environ = dict(self._environ)
-        environ["ATLCTL_JOB"], environ["ATLCTL_WORKER"] = self._place.job, self._place.name
-        with contextlib.suppress(OSError):
-            os.makedirs(files, mode=0o700, exist_ok=True)
-            environ.setdefault("TORCHELASTIC_ERROR_FILE", f"{files}/error.json")
-            if not {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"} & environ.keys():
-                environ["TORCH_FR_DUMP_TEMP_FILE"] = f"{files}/nccl_trace_rank_"
-        return environ
+    def _watch(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, data: bytes) -> None:
+        """Take output of an attempt, in the thread of its log."""
+        from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 
-    def _watch(self, data: bytes) -> None:
-        self._slow.feed(data)
-        if not self._attempt.trainer_failed and any(marker in data for marker in FAILURE_MARKERS):
-            self._attempt.trainer_failed = True
+        if attempt.slow is None:
+            attempt.slow = SlowSteps(self._place.name, lambda told: loop.call_soon_threadsafe(self._shout, told))
+        attempt.slow.feed(data)
+        if not attempt.trainer_failed and any(marker in data for marker in FAILURE_MARKERS):
+            attempt.trainer_failed = True
 
-    def _make_room(self, own: str, number: int) -> None:
-        """Set the log and the exit of the attempt before aside, under its number."""
-        os.makedirs(own, mode=0o700, exist_ok=True)
-        for name in ("log", "exit.json") if number > 1 else ():
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(f"{own}/{name}", f"{own}/{name}.{number - 1}")
-
-    def _described(self, attempt: _Attempt) -> dict[str, Any]:
+    def _described(self, attempt: Attempt) -> dict[str, Any]:
         """The record of the worker for readers of a supervisor's folder."""
         return {
             "schema": 1,
@@ -786,6 +805,8 @@ class Wrapper:
         attempt = self._attempt
         if attempt.stopped and not self._debugging:
             return False
+        if attempt.exit_code or self._settings.hold or self._debugging:
+            await self._publish()
         if not attempt.stopped:
             charge = await self._report_end()
             if attempt.exit_code:
@@ -940,8 +961,8 @@ class Wrapper:
         said = await self._commands.output(words, seconds)
         if said is not None:
             path, data = os.path.join(self._folder, name), said
-            with contextlib.suppress(TimeoutError, OSError):
-                await apart(lambda: write_text(path, data), FOLDER_SECONDS)
+            with contextlib.suppress(TimeoutError, AtlctlError):
+                await apart(lambda: write_atomic(path, data.encode()), FOLDER_SECONDS)
         return said
 
     # The check
@@ -950,6 +971,7 @@ class Wrapper:
         """The smoke test of the job; returns why the command must not start, empty if it may."""
         if self._settings.items == "none" or not self._joined:
             return ""
+        await self._publish()
         began = time.monotonic()
         found = await self._tested()
         if found is None:
@@ -959,8 +981,8 @@ class Wrapper:
         for fault in found:
             self._shout(Message("check: {what}", what=fault.about))
         if not found:
-            seconds = time.monotonic() - began
-            self._say(Message("check: {workers} pass ({seconds:.0f} s)", workers=self._all(), seconds=seconds))
+            seconds, names = time.monotonic() - began, fold_names(map(worker_name, sorted(self._table)))
+            self._say(Message("check: {workers} pass ({seconds:.0f} s)", workers=names, seconds=seconds))
         elif not bad:
             names = joined(sorted({fault.name for fault in found}), COMMA)
             self._say(Message("the command starts all the same: {checks} does not block", checks=names))
@@ -968,6 +990,3 @@ class Wrapper:
 
     async def _tested(self) -> list[CheckFault] | None:
         return await self._commands.smoke(self._settings.items, self._settings.budget, CHECK_SECONDS)
-
-    def _all(self) -> str:
-        return fold_names(worker_name(index) for index in sorted(self._table))

@@ -9,7 +9,7 @@ from typing import Any
 
 from atlctl.diagnosis.signatures import signature_of_xid
 from atlctl.i18n import COMMA, Message, given, joined, plural
-from atlctl.jobs.fields import number
+from atlctl.jobs.fields import entries, number
 from atlctl.jobs.naming import fold_names
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.facts import GPU_SECONDS, gather, gather_again, gather_gpus_again, size
@@ -140,18 +140,11 @@ def too_little(facts: Mapping[str, Facts], options: Options) -> dict[str, str]:
         ranks = max(1, len(_gpus(fact)) if chosen is None else len(chosen))
         needed = TORCH_ROOM + ranks * RANK_ROOM
         if room < needed:
-            of = memory.get("of")
-            lacks = Message(
-                "{left} of memory are left to {owner}, {needed} are needed",
-                left=size(room),
-                owner=_OWNERS.get(str(of)) or f"its {of}",
-                needed=size(needed),
-            )
-            found[name] = (
-                Message("{said}, and all of its processes would be killed", said=lacks)
-                if memory.get("group_kill")
-                else lacks
-            )
+            owner = _OWNERS.get(str(memory.get("of"))) or f"its {memory.get('of')}"
+            lacks = Message("{left} of memory are left to {owner}, {needed} are needed")
+            found[name] = lacks.filled(left=size(room), owner=owner, needed=size(needed))
+            if memory.get("group_kill"):
+                found[name] = Message("{said}, and all of its processes would be killed", said=found[name])
     return found
 
 
@@ -219,19 +212,16 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
     texts += [fault for xid in xids if (fault := _fault(xid))][-1:]
     degrees, slowdown = _number(gpu, "temperature"), _number(gpu, "slowdown") or _SLOWDOWN
     if degrees is not None and degrees >= slowdown:
-        text = Message(
-            "{degrees:.0f} degrees, and its clocks are slowed at {limit:.0f}", degrees=degrees, limit=slowdown
-        )
-        texts.append(text)
+        text = Message("{degrees:.0f} degrees, and its clocks are slowed at {limit:.0f}")
+        texts.append(text.filled(degrees=degrees, limit=slowdown))
         severity = Severity.FAIL
     throttled = gpu.get("throttled")
     if isinstance(throttled, list) and throttled and (not second or (earlier or {}).get("throttled")):
         why = joined([SLOWED.get(str(one), str(one)) for one in throttled], COMMA)
-        texts.append(
-            Message("its clock is held down: {why}", why=why)
-            if degrees is None
-            else Message("its clock is held down: {why}, {degrees:.0f} degrees", why=why, degrees=degrees)
-        )
+        text = Message("its clock is held down: {why}", why=why)
+        if degrees is not None:
+            text = Message("its clock is held down: {why}, {degrees:.0f} degrees", why=why, degrees=degrees)
+        texts.append(text)
     return texts, severity
 
 
@@ -274,12 +264,7 @@ def _gpus(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _xids(smi: Facts) -> list[dict[str, Any]]:
-    listed = smi.get("xids")
-    return [
-        xid
-        for xid in (listed if isinstance(listed, list) else [])
-        if isinstance(xid, dict) and isinstance(xid.get("xid"), int)
-    ]
+    return [xid for xid in entries(smi.get("xids")) if isinstance(xid.get("xid"), int)]
 
 
 def _of(gpu: Facts, xids: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.fields import entries
+from atlctl.jobs.fields import entries, whole
 from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.remote.gpus import slowed
 from atlctl.smoke.context import Run
@@ -105,8 +105,8 @@ async def check_facts(run: Run) -> None:
         stage.note = _note(run.facts)
         if len(run.facts) < 2:
             alone = Message("one worker, nothing to compare with")
-            with_note = Message("one worker, nothing to compare with: {facts}", facts=stage.note)
-            stage.not_judged(with_note if stage.note else alone)
+            noted = Message("one worker, nothing to compare with: {facts}", facts=stage.note)
+            stage.not_judged(noted if stage.note else alone)
 
 
 # Reports of the agents
@@ -149,10 +149,8 @@ async def _facts(run: Run, living: list[str], *, processes: bool) -> dict[str, d
     answers = await run.session.ask(asks, _SECONDS, _clock(bounds))
     facts: dict[str, dict[str, Any]] = {}
     for name, answer in answers.items():
-        if answer.fields is None:
-            facts[name] = {"problem": answer.problem}
-        else:
-            facts[name] = {key: value for key, value in answer.fields.items() if key not in ("ev", "re", "end", "t")}
+        told = {"problem": answer.problem} if answer.fields is None else answer.fields
+        facts[name] = {key: value for key, value in told.items() if key not in ("ev", "re", "end", "t")}
         if name in bounds:
             facts[name]["clock"] = bounds[name]
     return facts
@@ -190,7 +188,7 @@ def _told_gpus(answer: Answer) -> dict[str, Any]:
     fields = answer.fields or {"problem": answer.problem, "late": answer.late}
     listed = fields.get("gpus")
     gpus = [
-        {"name": None, **gpu, "throttled": list(slowed(_bits(gpu)))}
+        {"name": None, **gpu, "throttled": list(slowed(whole(gpu.get("clock_reasons"))))}
         for gpu in (listed if isinstance(listed, list) else [])
         if isinstance(gpu, dict) and isinstance(gpu.get("index"), int)
     ]
@@ -199,11 +197,6 @@ def _told_gpus(answer: Answer) -> dict[str, Any]:
         gpus = [{"index": number, "name": None} for number in range(min(devices, 1024))]
     smi = {key: value for key, value in fields.items() if key not in ("ev", "re", "end", "t", "gpus")}
     return {"gpus": gpus, "smi": smi}
-
-
-def _bits(gpu: dict[str, Any]) -> int | None:
-    bits = gpu.get("clock_reasons")
-    return bits if type(bits) is int else None
 
 
 # Comparison
@@ -477,18 +470,11 @@ def clock_findings(off: Mapping[str, float], count: int) -> list[Finding]:
         each = [Message("{worker} by {seconds:+.1f} s", worker=name, seconds=seconds) for name, seconds in off.items()]
         text = Message("clocks differ: {workers}", workers=joined(each, COMMA))
         return [Finding(CHECK, Severity.WARN, Culprit("facts"), text, True, _ADVICE_CLOCK)]
+    ahead = Message("its clock is {seconds:.1f} s ahead of the others', at least")
+    behind = Message("its clock is {seconds:.1f} s behind the others', at least")
+    told = {name: (ahead if by > 0 else behind).filled(seconds=abs(by)) for name, by in off.items()}
     return [
-        Finding(
-            CHECK,
-            Severity.WARN,
-            Culprit("facts", name),
-            Message("its clock is {seconds:.1f} s ahead of the others', at least", seconds=seconds)
-            if seconds > 0
-            else Message("its clock is {seconds:.1f} s behind the others', at least", seconds=-seconds),
-            True,
-            _ADVICE_CLOCK,
-        )
-        for name, seconds in off.items()
+        Finding(CHECK, Severity.WARN, Culprit("facts", name), text, True, _ADVICE_CLOCK) for name, text in told.items()
     ]
 
 

@@ -135,10 +135,9 @@ def names(options: Options) -> list[str]:
 
 def absent(job: Job, chosen: Sequence[Worker], *, whole: bool) -> dict[str, str]:
     """Workers that cannot be tested, with the reason: ended workers, and with `whole` the job's missing ones."""
+    plain, explained = Message("it is not running ({state})"), Message("it is not running ({state}: {reason})")
     gone: dict[str, str] = {
-        worker.name: Message("it is not running ({state}: {reason})", state=worker.state.label, reason=worker.reason)
-        if worker.reason
-        else Message("it is not running ({state})", state=worker.state.label)
+        worker.name: (explained if worker.reason else plain).filled(state=worker.state.label, reason=worker.reason)
         for worker in chosen
         if not worker.state.active
     }
@@ -243,18 +242,15 @@ class Smoke:
             living = session.living()
             for name in living:
                 hello = session.hello(name)
-                report.workers[name] |= {
-                    "answered": True,
-                    **{key: hello.get(key) for key in ("host", "python", "executable", "after")},
-                }
+                told = {key: hello.get(key) for key in ("host", "python", "executable", "after")}
+                report.workers[name] |= {"answered": True, **told}
             run.find(*(self._silent(session, name, why) for name, why in silent.items()))
             total = len(self._workers) + len(self._gone)
             stage.note = Message("{some} of {all} workers answer", some=len(living), all=total)
             after, last = max(((session.hello(name).get("after", 0.0), name) for name in living), default=(0.0, ""))
             if after >= _SLOW_LOGIN:
-                stage.note = Message(
-                    "{note}, {worker} after {seconds:.0f} s", note=stage.note, worker=last, seconds=after
-                )
+                slow = Message("{note}, {worker} after {seconds:.0f} s")
+                stage.note = slow.filled(note=stage.note, worker=last, seconds=after)
         if not living:
             raise nobody(session)
         return silent
@@ -307,14 +303,11 @@ class Smoke:
             await session.roll_call(PATIENCE, ROLL_CALL_MOST)
             living = session.living()
         for name, why in lost.items():
-            text = Message("its agent was lost while it was tested: {why}", why=why)
+            text, severity = Message("its agent was lost while it was tested: {why}", why=why), Severity.FAIL
             if name in living:
                 severity, text = Severity.INCOMPLETE, Message("{said}; another one answers", said=text)
-            else:
-                severity = Severity.FAIL
-            self.report.findings.append(
-                Finding("roll-call", severity, Culprit("worker", name), text, True, _ADVICE_LOST)
-            )
+            finding = Finding("roll-call", severity, Culprit("worker", name), text, True, _ADVICE_LOST)
+            self.report.findings.append(finding)
             self.report.workers[name]["lost"] = why
         self._rejudge("roll-call")
 
@@ -365,11 +358,8 @@ class Smoke:
             if step.ranks and not self._imported:
                 usual += _IMPORT_ON_GPUS if gpus else _IMPORT
             if usual > left:
-                return SmokeVerdict.SKIPPED, Message(
-                    "it usually takes {usual:.1f} s, and {left:.1f} s of the budget are left",
-                    usual=usual,
-                    left=max(0.0, left),
-                )
+                why = Message("it usually takes {usual:.1f} s, and {left:.1f} s of the budget are left")
+                return SmokeVerdict.SKIPPED, why.filled(usual=usual, left=max(0.0, left))
         return SmokeVerdict.PASS, ""
 
     async def _guarded(self, run: Run, name: str | None, act: Act) -> None:

@@ -66,6 +66,16 @@ _ADVICE = {
     "space": Message("a checkpoint may not fit: remove what is not needed"),
     "cache": Message("look at the mount's options for caching (NFS: actimeo, lookupcache)"),
 }
+_SLOW = {
+    "write": Message(
+        "slow: {mine:.2f} s to write and sync {size} alone, another worker {theirs:.2f} s; "
+        "with all at once {first:.2f} s, the middle one {middle:.2f} s"
+    ),
+    "read": Message(
+        "slow: {mine:.2f} s to read {size} alone, another worker {theirs:.2f} s; "
+        "with all at once {first:.2f} s, the middle one {middle:.2f} s"
+    ),
+}
 
 #: Reports of a file with unexpected contents. A wrong size may only be late; changed bytes are not.
 _ALTERED = "differs"
@@ -229,8 +239,7 @@ class _Test:
             for number, looks in self.looks.items()
         }
         command = {"cmd": "storage_clean", "patience": _LAST_PATIENCE, "others": others}
-        asks = dict.fromkeys(self._names, command)
-        for name, answer in (await self._ask(asks)).items():
+        for name, answer in (await self._ask(dict.fromkeys(self._names, command))).items():
             for number, told in _mounts(answer, self.looks).items():
                 if "stuck" in told:
                     self.looks[number].still.add(name)
@@ -357,27 +366,12 @@ def slow(
     if mine < SLOW_AGAIN * theirs or mine - theirs < SLOW_SECONDS / 2:
         return []
     told = {"size": words(_bytes(alone, what)), "mine": mine, "theirs": theirs, "first": first[0], "middle": first[1]}
-    text = (
-        Message(
-            "slow: {mine:.2f} s to write and sync {size} alone, another worker {theirs:.2f} s; "
-            "with all at once {first:.2f} s, the middle one {middle:.2f} s",
-            **told,
-        )
-        if what == "write"
-        else Message(
-            "slow: {mine:.2f} s to read {size} alone, another worker {theirs:.2f} s; "
-            "with all at once {first:.2f} s, the middle one {middle:.2f} s",
-            **told,
-        )
-    )
-    return [_finding(name, place.path, Severity.WARN, text, "slow", confirmed=True)]
+    return [_finding(name, place.path, Severity.WARN, _SLOW[what].filled(**told), "slow", confirmed=True)]
 
 
 def seconds(told: Told, what: str) -> float | None:
     """The seconds for one file; None if nothing was written or read."""
-    took = fields.number(told.get(f"{what}_s"))
-    size = _bytes(told, what)
-    return None if took is None or not size else took
+    return fields.number(told.get(f"{what}_s")) if _bytes(told, what) else None
 
 
 def starved(told: Told, what: str) -> bool:
@@ -399,11 +393,10 @@ def groups(looks: Looks) -> list[list[str]]:
     found.sort(key=len, reverse=True)
     for name, seen in looks.seen.items():
         if name not in writers and seen:
-            home = next((group for group in found if any(_sees(looks, name, other) for other in group)), None)
-            if home is not None:
-                home.append(name)
-            else:
-                found.append([name])
+            home = next((group for group in found if any(_sees(looks, name, other) for other in group)), [])
+            home.append(name)
+            if len(home) == 1:
+                found.append(home)
     return sorted(found, key=len, reverse=True)
 
 
@@ -439,16 +432,15 @@ def _failures(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
 
 
 def _stuck(place: MountUnderTest, name: str, told: Told, still: bool) -> Finding:
-    about = {key: told.get(key) for key in ("seconds", "stuck", "state", "place")}
-    text = (
-        Message("hangs: no answer in {seconds} s to {stuck} (process state {state}, in {place})", **about)
+    text: str = (
+        Message("hangs: no answer in {seconds} s to {stuck} (process state {state}, in {place})")
         if told.get("place")
-        else Message("hangs: no answer in {seconds} s to {stuck} (process state {state})", **about)
-    )
-    if still:
-        return _finding(name, place.path, Severity.FAIL, text, "stuck", confirmed=True)
-    text = joined([text, Message("later it answered")])
-    return _finding(name, place.path, Severity.WARN, text, "stuck", confirmed=True)
+        else Message("hangs: no answer in {seconds} s to {stuck} (process state {state})")
+    ).filled(**{key: told.get(key) for key in ("seconds", "stuck", "state", "place")})
+    if not still:
+        text = joined([text, Message("later it answered")])
+    severity = Severity.FAIL if still else Severity.WARN
+    return _finding(name, place.path, severity, text, "stuck", confirmed=True)
 
 
 def _error(what: str, told: Told) -> Message:
@@ -532,14 +524,12 @@ def _space(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
         free, total = fields.number(told.get("free")), fields.number(told.get("total"))
         inodes, all_inodes = fields.number(told.get("free_inodes")), fields.number(told.get("inodes"))
         if free is not None and total and free < _LOW_SHARE * total and free < _LOW_BYTES:
-            full = free < _FULL_BYTES
-            room = {"free": words(free), "total": words(total)}
-            text = (
-                Message("full: {free} free of {total}", **room)
-                if full
-                else Message("nearly full: {free} free of {total}", **room)
+            severity, text = (
+                (Severity.FAIL, Message("full: {free} free of {total}"))
+                if free < _FULL_BYTES
+                else (Severity.WARN, Message("nearly full: {free} free of {total}"))
             )
-            low[name] = Severity.FAIL if full else Severity.WARN, text
+            low[name] = severity, text.filled(free=words(free), total=words(total))
         elif inodes is not None and all_inodes and inodes < min(_LOW_INODES * all_inodes, _LOW_INODE_COUNT):
             text = Message("nearly out of inodes: {free:.0f} free of {total:.0f}", free=inodes, total=all_inodes)
             low[name] = Severity.WARN, text

@@ -37,16 +37,7 @@ from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import and_more, safe_file_name
-from atlctl.transfer.tar import (
-    BadStreamError,
-    LocalSource,
-    SourceError,
-    TarEntry,
-    TarReader,
-    archive,
-    own_name,
-    plain,
-)
+from atlctl.transfer.tar import BadStreamError, LocalSource, SourceError, TarEntry, TarReader, archive, own_name, plain
 from atlctl.transfer.unpack import FileTaker, FolderTaker, PlaceError, Tally, make_folder, open_folder
 
 #: Bytes of a worker's stderr that are kept: its first lines have the cause of a failure.
@@ -175,8 +166,8 @@ class Copying:
 
         `timeout`, `lost`, `cancelled` and unreachable workers are unchanged.
         """
-        return [(_judged(outcome, self._copies[outcome.worker.name]), self._copies[outcome.worker.name])
-                for outcome in outcomes]  # fmt: skip
+        pairs = [(outcome, self._copies[outcome.worker.name]) for outcome in outcomes]
+        return [(_judged(outcome, copy), copy) for outcome, copy in pairs]
 
 
 def _unclear() -> BadStreamError:
@@ -203,7 +194,7 @@ def upload(
     executor: Executor, workers: Sequence[Worker], source: LocalSource, remote: Remote, limits: Limits
 ) -> Copying:
     """Copy `source` to `remote` on `workers`."""
-    copies = {worker.name: Copy(remote.path, _tally(source)) for worker in workers}
+    copies = {worker.name: Copy(remote.path, Tally(skipped=source.skipped)) for worker in workers}
 
     def request(_: Worker) -> ExecRequest:
         # Workers may share a disk: each uses a different temporary name.
@@ -214,12 +205,6 @@ def upload(
         return _Up(execution, copies[worker.name], source)
 
     return _set_up(ExecutorAround(executor, around), workers, request, copies, limits)
-
-
-def _tally(source: LocalSource) -> Tally:
-    tally = Tally()
-    tally.skipped = source.skipped
-    return tally
 
 
 def _set_up(
@@ -240,24 +225,16 @@ def _judged(outcome: Outcome, copy: Copy) -> Outcome:
     if outcome.kind is EndKind.FAILED_TO_START:
         if outcome.code == ExitCode.UNREACHABLE:
             return outcome
-        reason = (
-            Message("the worker has no shell: {why}", why=outcome.reason)
-            if outcome.code == ExitCode.NOT_FOUND
-            else outcome.reason
-        )
+        lacking = outcome.code == ExitCode.NOT_FOUND
+        reason = Message("the worker has no shell: {why}", why=outcome.reason) if lacking else outcome.reason
         return replace(outcome, exit_code=int(ExitCode.FAILED), reason=reason)
     if outcome.ok and not copy.problem:
         return outcome
     if copy.changed and outcome.kind is EndKind.EXITED:
         return replace(outcome, exit_code=int(ExitCode.OK))
     how = by_signal(outcome.signal) if outcome.signal is not None else Message("exit {code}", code=outcome.exit_code)
-    return replace(
-        outcome,
-        kind=EndKind.EXITED,
-        exit_code=int(ExitCode.FAILED),
-        signal=None,
-        reason=copy.problem or copy.said or how,
-    )
+    reason = copy.problem or copy.said or how
+    return replace(outcome, kind=EndKind.EXITED, exit_code=int(ExitCode.FAILED), signal=None, reason=reason)
 
 
 class Copy:

@@ -195,11 +195,8 @@ def _sum_is_right(block: bytes) -> bool:
 
 def _name(block: bytes) -> bytes:
     name = block[:100].split(b"\0", 1)[0]
-    if block[257:263] == b"ustar\0":
-        prefix = block[345:500].split(b"\0", 1)[0]
-        if prefix:
-            return prefix + b"/" + name
-    return name
+    prefix = block[345:500].split(b"\0", 1)[0] if block[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
 
 
 def _number(field: bytes, negative: bool = False) -> int:

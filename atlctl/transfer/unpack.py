@@ -12,6 +12,8 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from atlctl.i18n import Message
 from atlctl.transfer.tar import BadStreamError, CountedNames, TarEntry
@@ -27,25 +29,22 @@ _SPARE_BYTES, _SPARE_FILES = 1 << 20, 16
 TEMPORARY = ".atlctl-cp."
 
 
+@dataclass(slots=True)
 class Tally:
     """Counts of a copy. `skipped`: links and special files; `failed`: files that could not be stored."""
 
-    __slots__ = ("bytes", "failed", "files", "skipped")
-
-    def __init__(self) -> None:
-        self.files = 0
-        self.bytes = 0
-        self.skipped = CountedNames()
-        self.failed = CountedNames()
+    files: int = 0
+    bytes: int = 0
+    skipped: CountedNames = field(default_factory=CountedNames)
+    failed: CountedNames = field(default_factory=CountedNames)
 
 
-class _Folder:
+class _Folder(NamedTuple):
     """A folder that this copy created, and the attributes that it gets when it is complete."""
 
-    __slots__ = ("mode", "mtime", "parts")
-
-    def __init__(self, parts: tuple[str, ...], mode: int, mtime: float) -> None:
-        self.parts, self.mode, self.mtime = parts, mode, mtime
+    parts: tuple[str, ...]
+    mode: int
+    mtime: float
 
 
 class FolderTaker:
@@ -80,9 +79,8 @@ class FolderTaker:
         elif entry.kind == "file" and parts:
             self._try(entry, lambda: self._begin_file(parts, entry))
         else:
-            self._tally.failed.add(
-                Message("{path}: not a plain file ({kind})", path=_shown(entry.name), kind=entry.kind)
-            )
+            text = Message("{path}: not a plain file ({kind})", path=_shown(entry.name), kind=entry.kind)
+            self._tally.failed.add(text)
 
     def data(self, piece: memoryview) -> None:
         if self._file is not None:

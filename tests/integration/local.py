@@ -70,7 +70,7 @@ class Registry:
 
     def until(self, job: str, state: str, timeout: float = 100) -> None:
         """Wait until every worker of the job is in `state`."""
-        assert proc.wait_until(lambda: set(self.states(job)) == {state}, timeout), self.states(job)
+        assert proc.wait_until(lambda: set(self.states(job)) == {state}, timeout, 0.1), self.states(job)
 
     def running(self, text: str = "") -> list[proc.Process]:
         """Live processes of this registry with `text` in their command line."""

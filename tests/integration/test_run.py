@@ -113,15 +113,15 @@ def test_signals_go_to_the_command_and_end_the_wrapper_without_verdict_or_hold(t
 
 
 def test_a_missing_worker_is_named_and_the_command_starts(job: Wrapped) -> None:
-    job.start("--wait", "1", "--", "true", indexes=[0, 2])
+    job.start("--wait", "5", "--", "true", indexes=[0, 2])
     assert job.codes() == [0, 0]
-    assert "worker-1 did not come within 1 s" in job.said(0)
+    assert "worker-1 did not come within 5 s" in job.said(0)
 
 
 def test_a_missing_worker_blocks_if_it_is_asked_for(job: Wrapped) -> None:
-    job.start("--wait", "1", "--block", "missing", "--", "touch", "started", indexes=[0, 2])
+    job.start("--wait", "5", "--block", "missing", "--", "touch", "started", indexes=[0, 2])
     assert job.codes() == [125, 125]
-    assert "the command is not started: worker-1 did not come within 1 s" in job.said(0)
+    assert "the command is not started: worker-1 did not come within 5 s" in job.said(0)
     assert not (job.folder / "started").exists()
 
 
@@ -209,3 +209,60 @@ def test_four_workers_with_addresses_of_their_own_a_key_and_no_folder(tmp_path: 
             proc.wait_until(lambda: job.states(1) == ["Held", "Held", "Held"], 60)
             assert job.atlctl(2, "rerun", "--yes").code == 0
             assert job.codes() == [0, 0, 0]
+
+
+#: `atlctl` with WORDS; writes its modules to FILE when the command starts, and at the end.
+NOTED = """\
+import json, sys
+from atlctl.remote.supervisor import workers
+spawn, path = workers.spawn, sys.argv.pop(1)
+
+
+def noted(*words, **options):
+    note("start")
+    return spawn(*words, **options)
+
+def note(when):
+    with open(path + when, "w") as file:
+        json.dump([name for name, module in sys.modules.items() if module is not None], file)
+
+workers.spawn = noted
+from atlctl.__main__ import main
+try:
+    main()
+finally:
+    note("end")
+"""
+#: Packages of which each takes some 4 MB or more, and modules of which all together take 17 MB.
+
+LARGE, MOST_MODULES = {"asyncssh", "cryptography", "ssl", "hashlib", "pydantic_core", "rich", "torch"}, 300
+
+
+def _modules(path: Path) -> set[str]:
+    return {*json.loads(path.read_text())}
+
+
+def test_commands_start_before_a_wrapper_has_imported_anything_large(tmp_path: Path) -> None:
+    with wrapped(tmp_path, 2) as job:
+        for index in range(2):
+            environ = {name: value for name, value in {**os.environ, **job.env(index)}.items() if value is not None}
+            words = [str(tmp_path / f"{index}-"), "run", "--", "true"]
+            job.runs[index] = subprocess.Popen([sys.executable, "-c", NOTED, *words], env=environ)
+        assert job.codes() == [0, 0]
+    for index in range(2):
+        assert not LARGE & _modules(tmp_path / f"{index}-start")
+    assert "asyncssh" in _modules(tmp_path / "1-end"), "it has reported its end to worker 0"
+
+
+def test_without_a_server_a_wrapper_imports_nothing_large(tmp_path: Path) -> None:
+    """25 MB of memory, of which Python itself takes 9."""
+    with wrapped(tmp_path, 1) as job:
+        environ = {name: value for name, value in {**os.environ, **job.env(0)}.items() if value is not None}
+        steps = "print('step 1 loss 0.5\\n' * 100)"
+        words = [str(tmp_path / "0-"), "run", "--no-serve", "--", sys.executable, "-c", steps]
+        job.runs[0] = subprocess.Popen([sys.executable, "-c", NOTED, *words], env=environ)
+        assert job.codes() == [0]
+    found = _modules(tmp_path / "0-end")
+    assert "atlctl.diagnosis.stepwatch" in found
+    assert not LARGE & found
+    assert len(found) < MOST_MODULES

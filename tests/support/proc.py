@@ -88,13 +88,14 @@ def named(text: str) -> list[Process]:
     return [process for process in marked() if text in process.command]
 
 
-def wait_until(predicate: Callable[[], object], timeout: float = 100.0, interval: float = 0.02) -> bool:
-    """Poll `predicate` until it is true; False after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+def wait_until(predicate: Callable[[], object], timeout: float = 100.0, interval: float | None = None) -> bool:
+    """Poll `predicate` until it is true; False after `timeout` seconds. Without an `interval`, less and less often."""
+    begun = time.monotonic()
     while not predicate():
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > begun + timeout:
             return False
-        time.sleep(interval)
+        time.sleep(min(0.02 + (now - begun) / 20, 0.1) if interval is None else interval)
     return True
 
 

@@ -106,7 +106,9 @@ class Wrappers:
 
 
 async def _serve(told: Mapping[str, Any]) -> None:
-    from atlctl.run.serving import Refused, Server
+    from atlctl.run.own import Refused
+    from atlctl.run.place import bound
+    from atlctl.run.serving import Server
 
     async def answer(question: str, details: dict[str, Any]) -> dict[str, Any]:
         if question == "refuse":
@@ -128,7 +130,9 @@ async def _serve(told: Mapping[str, Any]) -> None:
         try:
             for index, (address, environ) in enumerate(places):
                 servers.append(Server(access, index, environ, told["folder"], answer))
-                port = await servers[-1].start(address, port)
+                listener = bound(address, port)
+                await servers[-1].start(listener)
+                port = listener.getsockname()[1]
             break
         except OSError:  # the free port of the first address is not free at another
             for server in servers:

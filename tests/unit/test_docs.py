@@ -94,9 +94,8 @@ def broken_links(name: str, text: str) -> list[str]:
     return broken
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_resolve(name: str) -> None:
-    assert broken_links(name, read(name)) == []
+def test_links_resolve() -> None:
+    assert [(name, broken) for name in DOCUMENTS if (broken := broken_links(name, read(name)))] == []
 
 
 def test_broken_links_are_seen() -> None:
@@ -151,15 +150,15 @@ def dry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("dry")
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_command_lines_parse(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_lines_parse(capfd: pytest.CaptureFixture[str]) -> None:
     wrong = []
     command = get_command(app)
-    for words in atlctl_lines(read(name)):
-        try:
-            parse_and_run(command, words)
-        except AtlctlError as error:
-            wrong.append(f"atlctl {shlex.join(words)}: {error.message}")
+    for name in DOCUMENTS:
+        for words in atlctl_lines(read(name)):
+            try:
+                parse_and_run(command, words)
+            except AtlctlError as error:
+                wrong.append(f"{name}: atlctl {shlex.join(words)}: {error.message}")
     assert wrong == []
 
 
@@ -181,11 +180,11 @@ def command_names() -> set[str]:
     return {page.path for page in pages() if page.path} | aliases
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_commands_named_in_sentences_exist(name: str) -> None:
+def test_commands_named_in_sentences_exist() -> None:
     known = command_names()
     unknown = [
-        code
+        (name, code)
+        for name in DOCUMENTS
         for code in _INLINE.findall(prose(read(name)))
         if (match := re.match(r"atlctl ([a-z]+)", code)) and match[1] not in known
     ]
@@ -198,13 +197,16 @@ def test_every_command_is_in_the_tour(name: str) -> None:
     assert [page.path for page in pages() if f"atlctl {page.path}" not in text] == []
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_make_targets_exist(name: str) -> None:
+def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", read("Makefile"), re.MULTILINE))
-    text = read(name)
-    lines = [words for line in shell_lines(text) for words in simple_commands(line)]
-    lines += [code.split() for code in _INLINE.findall(prose(text))]
-    assert {words[1] for words in lines if words[:1] == ["make"] and len(words) == 2} <= targets
+    unknown = []
+    for name in DOCUMENTS:
+        text = read(name)
+        lines = [words for line in shell_lines(text) for words in simple_commands(line)]
+        lines += [code.split() for code in _INLINE.findall(prose(text))]
+        made = {words[1] for words in lines if words[:1] == ["make"] and len(words) == 2}
+        unknown += [(name, target) for target in made - targets]
+    assert unknown == []
 
 
 @functools.cache
@@ -214,11 +216,11 @@ def sources() -> set[str]:
     return {"/".join(path.parts[start:]) for path in paths for start in range(len(path.parts))}
 
 
-@pytest.mark.parametrize("name", [name for name in DOCUMENTS if "/commands/" not in name and name != "CHANGELOG.md"])
-def test_programs_named_in_sentences_exist(name: str) -> None:
-    named = re.findall(r"`([\w/]+\.(?:py|sh|c))`", read(name))
+def test_programs_named_in_sentences_exist() -> None:
+    documents = [name for name in DOCUMENTS if "/commands/" not in name and name != "CHANGELOG.md"]
+    named = [(name, path) for name in documents for path in re.findall(r"`([\w/]+\.(?:py|sh|c))`", read(name))]
     theirs = ("train.py", "launch.sh", "NAME.py", "fix.py")
-    assert [path for path in named if path not in sources() and not path.endswith(theirs)] == []
+    assert [place for place in named if place[1] not in sources() and not place[1].endswith(theirs)] == []
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0])

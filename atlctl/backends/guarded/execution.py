@@ -217,10 +217,8 @@ class GuardedExecution:
         self._shellless = shellless
         self._closed = closed
         self._mark = guard.new_mark()
-        self._words: dict[Stream, guard.WordFilter] = {
-            "stdout": guard.WordFilter(self._mark),
-            "stderr": guard.WordFilter(self._mark),
-        }
+        streams: tuple[Stream, Stream] = ("stdout", "stderr")
+        self._words = {stream: guard.WordFilter(self._mark) for stream in streams}
         self._wrapped = True
         self._channel: Channel | None = None
         self._watcher: Watcher | None = None
@@ -241,7 +239,7 @@ class GuardedExecution:
         self._exit: guard.Ending | None = None
         #: Streams of which all has come that the command itself wrote, and bytes of each that came after that.
         self._whole: set[Stream] = set()
-        self._after: dict[Stream, int] = {"stdout": 0, "stderr": 0}
+        self._after = dict.fromkeys(streams, 0)
         self._quiet = 0.0
         self._linger_until = 0.0
         self._looked = False
@@ -399,15 +397,12 @@ class GuardedExecution:
             if self._is_whole:
                 await self._look()
             elif self._wrapped:
-                self._finish(
-                    Lost(
-                        Message(
-                            "the command was sent, but not started within {seconds:g} s; "
-                            "a startup file of the shell, such as .bashrc, may be waiting for input",
-                            seconds=FIRST_WORD_SECONDS,
-                        )
-                    )
+                text = Message(
+                    "the command was sent, but not started within {seconds:g} s; "
+                    "a startup file of the shell, such as .bashrc, may be waiting for input",
+                    seconds=FIRST_WORD_SECONDS,
                 )
+                self._finish(Lost(text))
             else:
                 self._run(guarded=False)
             return
@@ -536,11 +531,9 @@ class GuardedExecution:
         if self._is_whole:
             return self._exited()
         if self._exit_heard and isinstance(exited := self._exited(), Exited):
-            how = (
-                Message("signal {number}", number=exited.signal)
-                if exited.signal is not None
-                else Message("exit code {code}", code=exited.exit_code)
-            )
+            how = Message("exit code {code}", code=exited.exit_code)
+            if exited.signal is not None:
+                how = Message("signal {number}", number=exited.signal)
             return Lost(Message("connection lost before all output had arrived; the command ended with {how}", how=how))
         return Lost(NO_STATUS)
 
@@ -581,14 +574,8 @@ class GuardedExecution:
             elif code == 128 + SIGKILL:
                 self._finish(FailedToStart(255, Message("not running: the container ended")))
             else:
-                self._finish(
-                    FailedToStart(
-                        125,
-                        Message(
-                            "the worker's shell failed: {why}", why=said[:300] or Message("code {code}", code=code)
-                        ),
-                    )
-                )
+                why = said[:300] or Message("code {code}", code=code)
+                self._finish(FailedToStart(125, Message("the worker's shell failed: {why}", why=why)))
 
     def _unexplained(self, outcome: Exited) -> Event:
         """The Status of a command whose wrapper said nothing of its end."""

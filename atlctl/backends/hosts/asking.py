@@ -205,18 +205,12 @@ def failure(last: Event | None, told: dict[str, Any] | None, said: bytes) -> NoA
     if told is not None and told.get("event") == "failed":
         code = told.get("code")
         code = code if isinstance(code, int) and 0 < code < 256 else None
-        return NoAnswer(
-            _why(told.get("kind")),
-            fields.text(told.get("message"), MAX_MESSAGE) or Message("no reason given"),
-            code=code,
-        )
+        reason = fields.text(told.get("message"), MAX_MESSAGE) or Message("no reason given")
+        return NoAnswer(_why(told.get("kind")), reason, code=code)
     words = last_line(said)
     if isinstance(last, Exited) and last.exit_code == NO_PYTHON:
-        return NoAnswer(
-            Why.NO_PYTHON,
-            without_python(words),
-            Message("install python3 on that host: the supervisor of a job is a Python program"),
-        )
+        hint = Message("install python3 on that host: the supervisor of a job is a Python program")
+        return NoAnswer(Why.NO_PYTHON, without_python(words), hint)
     if isinstance(last, Exited) and last.exit_code not in (0, REFUSED):
         how = end_words(last.exit_code, last.signal)
         return NoAnswer(Why.BROKEN, words or Message("the program on the host ended with {how}", how=how))

@@ -35,11 +35,8 @@ class SupervisedBackend:
         running = tuple(worker for worker in workers if worker.state.active)
         if not running:
             return Plan(job, (), "signal", nothing=as_it_is(job))
-        kept = Message(
-            "logs and exit codes, until '{removal} {job}'; not reversible: the processes are gone",
-            removal=self.removal,
-            job=job.name,
-        )
+        kept = Message("logs and exit codes, until '{removal} {job}'; not reversible: the processes are gone")
+        kept = kept.filled(removal=self.removal, job=job.name)
         how = Message(
             "SIGTERM to each worker's process group, then SIGKILL after {grace:g} s to the processes that remain",
             grace=request.grace,

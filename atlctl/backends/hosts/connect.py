@@ -17,7 +17,7 @@ from asyncssh.config import SSHClientConfig, SSHConfig
 
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import GLOBAL_FILES, USER_FILES, Entries, KnownHosts, refusal
-from atlctl.backends.hosts.jobkeys import JobAccess
+from atlctl.backends.hosts.jobkeys import JOB_USER, JobAccess
 from atlctl.backends.hosts.keys import DEFAULTS, Keys, none_accepted
 from atlctl.i18n import Message, specific
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable, UsageError
@@ -39,8 +39,6 @@ CIPHERS = (
     "aes128-ctr",
     "aes256-ctr",
 )
-#: The user's name for a worker of `atlctl run`, which lets in a key: a user of a container may have no name.
-JOB_USER = "atlctl"
 #: Connections that are kept for the next command: asyncssh takes 50 KB for each.
 IDLE_KEPT = 256
 # asyncssh leaves this option out.

@@ -435,12 +435,10 @@ class ControlClient:
         except OSError as error:
             sock.close()
             if isinstance(error, PermissionError):
+                hint = Message("check the owner of {folder}, or set ATLCTL_STATE_DIR to a folder that you own")
                 raise NotAllowed(
                     Message("the supervisor of job {job} runs as another user", job=self._job.name),
-                    Message(
-                        "check the owner of {folder}, or set ATLCTL_STATE_DIR to a folder that you own",
-                        folder=self._folder,
-                    ),
+                    hint.filled(folder=self._folder),
                 ) from error
             raise Unreachable(
                 Message("cannot reach the supervisor of job {job}: {why}", job=self._job.name, why=error.strerror),
@@ -538,10 +536,8 @@ class ControlClient:
                 if not data:
                     return
                 *lines, buffer = (buffer + data).split(b"\n")
-                for line in lines:
-                    message = json.loads(line)
-                    listener = self._listeners.get(message.get("id"))
-                    if listener is not None:
+                for message in map(json.loads, lines):
+                    if (listener := self._listeners.get(message.get("id"))) is not None:
                         listener(message)
         finally:
             loop.remove_writer(sock.fileno())

@@ -78,11 +78,9 @@ def parse(text: str, where: str) -> Hosts:
         raise UsageError(Message("{where} names no host", where=where), _GRAMMAR)
     remarks = []
     if read.slots:
-        what = Message("a host and its slots")
-        remarks.append(_read_as(where, read.slots, what))
+        remarks.append(_read_as(where, read.slots, Message("a host and its slots")))
     if read.ports and read.slots:
-        what = Message("a host and its port")
-        remarks.append(_read_as(where, read.ports, what))
+        remarks.append(_read_as(where, read.ports, Message("a host and its port")))
     if read.twice:
         remarks.append(
             plural(
@@ -141,8 +139,7 @@ def _picked(text: str, known: dict[str, Host]) -> Iterator[tuple[str, tuple[int,
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
-        kept = line.partition("#")[0].strip()
-        if kept:
+        if kept := line.partition("#")[0].strip():
             yield number, kept
 
 

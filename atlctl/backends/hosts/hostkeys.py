@@ -106,8 +106,7 @@ class KnownHosts:
                 self._parsed[paths] = Entries({path: _text(Path(path).read_bytes()) for path in there})
             except (OSError, ValueError, asyncssh.KeyImportError) as error:
                 raise UsageError(
-                    unreadable(" or ".join(there), error),
-                    Message("fix the line, or remove it"),
+                    unreadable(" or ".join(there), error), Message("fix the line, or remove it")
                 ) from error
         return self._parsed[paths]
 
@@ -141,54 +140,33 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
     name = entry(place, port)
     shown = "" if offered is None else Message(" ({why})", why=f"{offered.get_algorithm()} {offered.get_fingerprint()}")
     if entries.is_revoked(place, port, offered):
-        return HostKeyRefused(
-            "revoked",
-            specific(
-                Message("the key of {name} was revoked{shown}: do not trust this host", name=name, shown=shown),
-                Message("host key was revoked"),
-            ),
-            Message("ask the host's owner"),
-        )
+        text = Message("the key of {name} was revoked{shown}: do not trust this host", name=name, shown=shown)
+        revoked = specific(text, Message("host key was revoked"))
+        return HostKeyRefused("revoked", revoked, Message("ask the host's owner"))
     if entries.trusted(place, port):
-        file, listed = entries.source(place, port) or (path, name)
-        hint = Message(
-            "if the host's owner confirms the change: ssh-keygen -f {file} -R {listed}",
-            file=shlex.quote(file),
-            listed=shlex.quote(listed),
-        )
+        file, listed = map(shlex.quote, entries.source(place, port) or (path, name))
+        text = Message("the key of {name} has changed{shown}: it may be another machine", name=name, shown=shown)
+        hint = Message("if the host's owner confirms the change: ssh-keygen -f {file} -R {listed}")
         return HostKeyRefused(
             "changed",
+            specific(text, Message("host key has changed")),
             specific(
-                Message("the key of {name} has changed{shown}: it may be another machine", name=name, shown=shown),
-                Message("host key has changed"),
+                hint.filled(file=file, listed=listed),
+                Message("for the commands that accept them: atlctl doctor -o json"),
             ),
-            specific(hint, Message("for the commands that accept them: atlctl doctor -o json")),
         )
     unknown = specific(
         Message("the key of {name} is not known{shown}", name=name, shown=shown), Message("host key not known")
     )
     if offered is None:
-        return HostKeyRefused(
-            "unknown",
-            unknown,
-            Message("ask the host's owner for its known_hosts line"),
-        )
+        return HostKeyRefused("unknown", unknown, Message("ask the host's owner for its known_hosts line"))
     # Exactly the key that was offered: another lookup may find another host's, and finds nothing behind a jump host.
-    line = shlex.quote(f"{name} {_public(offered)}")
-    return HostKeyRefused(
-        "unknown",
-        unknown,
-        specific(
-            Message(
-                "compare the fingerprint with the host's, then: echo {line} >> {path}",
-                line=line,
-                path=shlex.quote(path),
-            ),
-            Message(
-                'to compare the keys: atlctl doctor -o json; to accept new hosts: host_keys = "accept-new" under [ssh]'
-            ),
-        ),
+    compare = Message("compare the fingerprint with the host's, then: echo {line} >> {path}")
+    compare = compare.filled(line=shlex.quote(f"{name} {_public(offered)}"), path=shlex.quote(path))
+    other = Message(
+        'to compare the keys: atlctl doctor -o json; to accept new hosts: host_keys = "accept-new" under [ssh]'
     )
+    return HostKeyRefused("unknown", unknown, specific(compare, other))
 
 
 def _public(key: asyncssh.SSHKey) -> str:

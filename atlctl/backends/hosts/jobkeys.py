@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
@@ -11,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncssh
 
+#: The user's name for a worker of `atlctl run`, which lets in a key: a user of a container may have no name.
+JOB_USER = "atlctl"
 #: The head of an Ed25519 key in PKCS #8 (RFC 8410), before its 32 bytes.
 _PKCS8 = bytes.fromhex("302e020100300506032b657004220420")
 
@@ -37,7 +37,11 @@ class JobAccess:
 @cache
 def _key(secret: bytes, label: str) -> asyncssh.SSHKey:
     """An Ed25519 key by HKDF (RFC 5869) with SHA-256 and no salt: for 32 bytes one block is enough."""
-    import asyncssh  # not at the top: commands that need no keys ask whether a wrapper runs here
+    # Not at the top: commands that need no keys ask whether a wrapper runs here, and a wrapper may need none.
+    import hashlib
+    import hmac
+
+    import asyncssh
 
     extracted = hmac.digest(bytes(32), secret, hashlib.sha256)
     return asyncssh.import_private_key(_PKCS8 + hmac.digest(extracted, label.encode() + b"\x01", hashlib.sha256))

@@ -120,14 +120,12 @@ class Keys:
         except OSError:
             return ()
         if path.endswith(".pub"):
-            self.problems[path] = KeyProblem(
-                "unreadable", Message("{path} is a public key, and no agent has the private one", path=path)
-            )
+            text = Message("{path} is a public key, and no agent has the private one", path=path)
+            self.problems[path] = KeyProblem("unreadable", text)
             return ()
         if stat.S_IMODE(mode) & 0o077:
-            self.problems[path] = KeyProblem(
-                "open", Message("other users can read {path}: chmod 600 {path}", path=path)
-            )
+            text = Message("other users can read {path}: chmod 600 {path}", path=path)
+            self.problems[path] = KeyProblem("open", text)
             return ()
         passphrase: str | None = None
         for _ in range(_TRIES):
@@ -165,19 +163,14 @@ class LoginRefused(NotAllowed):
     """`host` accepted none of the keys."""
 
     def __init__(self, user: str, host: str, why: str) -> None:
-        said = Message(
-            "{host} refused {user}: no key was accepted{why}",
-            host=host,
-            user=user,
-            why=Message(" ({why})", why=why) if why else "",
-        )
+        more = Message(" ({why})", why=why) if why else ""
+        said = Message("{host} refused {user}: no key was accepted{why}", host=host, user=user, why=more)
         advice = Message(
-            "try: ssh {user}@{host} true; keys come from an agent, ~/.ssh/id_* and IdentityFile in ~/.ssh/config",
-            user=user,
-            host=host,
+            "try: ssh {user}@{host} true; keys come from an agent, ~/.ssh/id_* and IdentityFile in ~/.ssh/config"
         )
         super().__init__(
-            specific(said, Message("no key was accepted")), specific(advice, advice.filled(user=user, host="HOST"))
+            specific(said, Message("no key was accepted")),
+            specific(advice.filled(user=user, host=host), advice.filled(user=user, host="HOST")),
         )
         self.host = host
 

@@ -112,13 +112,11 @@ class LocalBackend(SupervisedBackend):
         if found.presence == "alive":
             raise registry.running(job.name)
         if found.presence == "elsewhere":
-            raise AtlctlError(
-                Message(
-                    "job {job} was started on another machine; whether it still runs cannot be checked from here",
-                    job=job.name,
-                ),
-                Message("remove it on that machine; atlctl ps {job} shows its name", job=job.name),
+            text = Message(
+                "job {job} was started on another machine; whether it still runs cannot be checked from here"
             )
+            hint = Message("remove it on that machine; atlctl ps {job} shows its name", job=job.name)
+            raise AtlctlError(text.filled(job=job.name), hint)
         return Message("its logs, records and working folders in {folder}", folder=found.folder)
 
     async def remove(self, job: Job) -> None:

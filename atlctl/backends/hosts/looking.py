@@ -41,10 +41,7 @@ _MARK = re.compile(rb"@ ([0-9]{1,20}) ([0-9]{1,20})")
 
 
 async def look(
-    executor: Executor,
-    record: Record,
-    timeout: float = asking.ANSWER_SECONDS,
-    only: Collection[str] | None = None,
+    executor: Executor, record: Record, timeout: float = asking.ANSWER_SECONDS, only: Collection[str] | None = None
 ) -> dict[str, Seen]:
     """All workers, or those of the names in `only`, within `timeout` seconds for each host."""
     plain = {worker.name: worker for worker in workers(record) if only is None or worker.name in only}
@@ -105,11 +102,7 @@ def job(record: Record, seen: Mapping[str, Seen]) -> Job:
 
 
 async def lines(
-    executor: Executor,
-    record: Record,
-    name: str,
-    request: LogRequest,
-    waiting: Callable[[str], None] | None = None,
+    executor: Executor, record: Record, name: str, request: LogRequest, waiting: Callable[[str], None] | None = None
 ) -> AsyncGenerator[Sequence[LogLine], None]:
     """As `LogSource.lines`; a log that is followed continues after lost connections, each of which is reported to
     `waiting`. Raises AtlctlError if the log cannot be read or was cut off."""
@@ -179,9 +172,8 @@ class _Reading:
         try:
             async for event in _patiently(aiter(execution), self._follow):
                 if event is None:
-                    if not self._follow:
-                        raise asking.silent(self._name, SILENT_SECONDS).at(self._name)
-                    if self._told is None and asyncio.get_running_loop().time() - begun > SILENT_SECONDS:
+                    unheard = self._told is None and asyncio.get_running_loop().time() - begun > SILENT_SECONDS
+                    if unheard or not self._follow:
                         raise asking.silent(self._name, SILENT_SECONDS).at(self._name)
                     yield []
                     continue

@@ -28,14 +28,8 @@ _VOLCANO_FILE = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.host")
 _VOLCANO_VARIABLE = re.compile(r"VC_([A-Z0-9][A-Z0-9_]{0,62})_HOSTS")
 #: A launcher set these for one of its processes: RANK and WORLD_SIZE count processes there.
 _TRAINER = (
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "TORCHELASTIC_RUN_ID",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "PMIX_RANK",
-    "SLURM_PROCID",
+    *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
+    *("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"),
 )
 #: Ends of the names of tasks: those that lead a job, those that follow.
 _LEADING = ("master", "chief", "leader", "head", "launcher")
@@ -209,12 +203,7 @@ def _volcano_files(seen: _Seen) -> Found | None:
     named = [match for name in seen.listed(_VOLCANO_FOLDER) if (match := _VOLCANO_FILE.fullmatch(name))]
     if len(named) > _MAX_TASKS:
         raise UsageError(
-            Message(
-                "{path} has more than {most} lists of hosts",
-                path=_VOLCANO_FOLDER,
-                most=_MAX_TASKS,
-            ),
-            _INSTEAD,
+            Message("{path} has more than {most} lists of hosts", path=_VOLCANO_FOLDER, most=_MAX_TASKS), _INSTEAD
         )
     tasks = {match[1]: (seen.read(f"{_VOLCANO_FOLDER}/{match[0]}") or "").split() for match in named}
     return _of_tasks(tasks, f"{_VOLCANO_FOLDER}/*.host", seen)
@@ -237,33 +226,16 @@ def _of_tasks(tasks: Mapping[str, list[str]], place: str, seen: _Seen) -> Found 
     order = joined((task for _, task in named), Message(", then "))
     remarks = []
     if len({turn for turn, _ in named}) < len(named) or named[-1][0] == 2:
-        remarks.append(
-            Message(
-                "{place}: the order of node ranks over the tasks is not given; assumed: {order}",
-                place=place,
-                order=order,
-            )
-        )
+        text = Message("{place}: the order of node ranks over the tasks is not given; assumed: {order}")
+        remarks.append(text.filled(place=place, order=order))
     for _, task in named:
-        variable = f"VC_{task.upper().replace('-', '_')}_NUM"
+        variable, count = f"VC_{task.upper().replace('-', '_')}_NUM", len(tasks[task])
         number = _number(seen.environ.get(variable, ""))
-        if number is not None and number != len(tasks[task]):
-            remarks.append(
-                Message(
-                    "{place} has {count} hosts of the task {task}, but {variable} is {number}",
-                    place=place,
-                    count=len(tasks[task]),
-                    task=task,
-                    variable=variable,
-                    number=number,
-                )
-            )
-    used = Message(
-        "{hosts} in {place}: {order}; node ranks are assumed to follow this order",
-        hosts=_hosts(hosts),
-        place=place,
-        order=order,
-    )
+        if number is not None and number != count:
+            text = Message("{place} has {count} hosts of the task {task}, but {variable} is {number}")
+            remarks.append(text.filled(place=place, count=count, task=task, variable=variable, number=number))
+    used = Message("{hosts} in {place}: {order}; node ranks are assumed to follow this order")
+    used = used.filled(hosts=_hosts(hosts), place=place, order=order)
     return Found(hosts, None, used, (*remarks, *_miscounted(hosts, place, seen)))
 
 
@@ -325,27 +297,14 @@ def _own(hosts: tuple[Host, ...], seen: _Seen) -> tuple[int | None, tuple[str, .
     if len(found) == 1:
         if rank is None or rank[0] == found[0]:
             return found[0], ()
-        return found[0], (
-            Message(
-                "this worker is number {number} by its name or address, but {variable} is {rank}",
-                number=found[0],
-                variable=rank[1],
-                rank=rank[0],
-            ),
-        )
+        text = Message("this worker is number {number} by its name or address, but {variable} is {rank}")
+        return found[0], (text.filled(number=found[0], variable=rank[1], rank=rank[0]),)
     if rank is not None and rank[0] < len(hosts):
         if rank[0] in found:
             return rank[0], ()
         if not found and seen.count is not None and seen.count[0] == len(hosts):
-            taken = hosts[rank[0]].name
-            return rank[0], (
-                Message(
-                    "this worker is assumed to be {host}, since {variable} is {rank}",
-                    host=taken,
-                    variable=rank[1],
-                    rank=rank[0],
-                ),
-            )
+            text = Message("this worker is assumed to be {host}, since {variable} is {rank}")
+            return rank[0], (text.filled(host=hosts[rank[0]].name, variable=rank[1], rank=rank[0]),)
     return None, ()
 
 
@@ -354,16 +313,8 @@ def _miscounted(hosts: tuple[Host, ...], place: str, seen: _Seen) -> tuple[str, 
         return ()
     number, variable = seen.count
     rest = Message(": some workers are missing") if len(hosts) < number else ""
-    return (
-        Message(
-            "{place} has {hosts}, but {variable} is {number}{rest}",
-            place=_shown(place),
-            hosts=_hosts(hosts),
-            variable=variable,
-            number=number,
-            rest=rest,
-        ),
-    )
+    text = Message("{place} has {hosts}, but {variable} is {number}{rest}")
+    return (text.filled(place=_shown(place), hosts=_hosts(hosts), variable=variable, number=number, rest=rest),)
 
 
 def _checked(names: Iterable[str], place: str) -> tuple[Host, ...]:

@@ -189,10 +189,7 @@ class Claim:
             if descriptor is not None:
                 break
             if name is not None:
-                raise AtlctlError(
-                    Message("another atlctl is starting job {job}", job=name),
-                    OTHER_NAME,
-                )
+                raise AtlctlError(Message("another atlctl is starting job {job}", job=name), OTHER_NAME)
         self._descriptor = descriptor
         self._path = os.path.join(self._folder, "job.json")
         self.old: Record | None = None

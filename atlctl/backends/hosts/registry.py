@@ -35,16 +35,7 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import MAX_JOB_NAME, check_job_name, meant_job, natural_key, safe_file_name
-from atlctl.jobs.statedir import (
-    check_private,
-    ensure_dir,
-    file_error,
-    is_job,
-    job_names,
-    linked,
-    read_bytes,
-    state_dir,
-)
+from atlctl.jobs.statedir import check_private, ensure_dir, file_error, is_job, job_names, linked, read_bytes, state_dir
 from atlctl.remote.supervisor import asked, folders, processes
 from atlctl.remote.supervisor.telling import Refused
 
@@ -85,19 +76,15 @@ class Registry:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: OSError) -> AtlctlError:
-        if error.errno in (errno.EACCES, errno.EPERM):
-            return NotAllowed(
-                Message(
-                    "the registry of {jobs} cannot be read: {root}: {why}",
-                    jobs=self.jobs,
-                    root=self.root,
-                    why=error.strerror,
-                ),
-                Message(
-                    "restore its owner and mode (chown, chmod u+rwx), or set ATLCTL_STATE_DIR to a folder that you own"
-                ),
-            )
-        return file_error(error, self.root)
+        if error.errno not in (errno.EACCES, errno.EPERM):
+            return file_error(error, self.root)
+        text = Message("the registry of {jobs} cannot be read: {root}: {why}")
+        return NotAllowed(
+            text.filled(jobs=self.jobs, root=self.root, why=error.strerror),
+            Message(
+                "restore its owner and mode (chown, chmod u+rwx), or set ATLCTL_STATE_DIR to a folder that you own"
+            ),
+        )
 
     def folder(self, name: str) -> str:
         """The folder of a job, which is the user's alone. Raises FileNotFoundError, and NotAllowed if it, or one above
@@ -121,13 +108,9 @@ class Registry:
             raise NothingMatched(Message("no job named {job}", job=name), meant_job(name, there) or listed) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             folder = os.path.join(self.root, name)
+            text = Message("the {entry} of job {job} cannot be read: {folder}/job.json is damaged")
             raise AtlctlError(
-                Message(
-                    "the {entry} of job {job} cannot be read: {folder}/job.json is damaged",
-                    entry=self.entry,
-                    job=name,
-                    folder=folder,
-                ),
+                text.filled(entry=self.entry, job=name, folder=folder),
                 Message("{advice}: {command}", advice=self.damaged, command=f"rm -r {folder}"),
             ) from error
 
@@ -372,6 +355,5 @@ def sweep(folder: str) -> None:
             keep(folder, name.removeprefix(_ASIDE))
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        if name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or is_job(path):
-            continue
-        shutil.rmtree(path, ignore_errors=True)  # the rest is not a job, and is removed by the next attempt
+        if not (name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or is_job(path)):
+            shutil.rmtree(path, ignore_errors=True)  # the rest is not a job, and is removed by the next attempt

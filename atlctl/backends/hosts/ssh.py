@@ -92,13 +92,10 @@ class SshBackend(SupervisedBackend):
             if name in self._lists:
                 return self._lists[name].job
             known = [*(record.name for record in (*runs.here(), *records.load_all()[0])), *self._lists]
-            hint = (
-                Message("{listed}: {jobs}", listed=records.RECORDS.listed, jobs=", ".join(known[:8]))
-                if known
-                else Message("name hosts with --hostfile FILE")
-            )
-            near = meant_job(name, known)
-            raise NothingMatched(Message("no job named {job} on hosts", job=name), near or hint) from None
+            hint = meant_job(name, known) or Message("name hosts with --hostfile FILE")
+            if known and not meant_job(name, known):
+                hint = Message("{listed}: {jobs}", listed=records.RECORDS.listed, jobs=", ".join(known[:8]))
+            raise NothingMatched(Message("no job named {job} on hosts", job=name), hint) from None
 
     async def current(self) -> Job | None:
         for record in runs.here():
@@ -140,12 +137,10 @@ class SshBackend(SupervisedBackend):
         if record is not None:
             return replace(job, workers=workers)
         lost = [worker.name for worker in workers if worker.state is State.UNKNOWN]
-        state, reason = (
-            (State.UNKNOWN, Message("{hosts} not reached", hosts=fold_names(lost)))
-            if lost
-            else (State.RUNNING, job.reason)
-        )
-        return replace(job, workers=workers, state=state, reason=reason)
+        if lost:
+            reason = Message("{hosts} not reached", hosts=fold_names(lost))
+            return replace(job, workers=workers, state=State.UNKNOWN, reason=reason)
+        return replace(job, workers=workers, state=State.RUNNING)
 
     async def ranks(self, job: Job) -> RankMap | None:
         record = self._record(job)
@@ -198,10 +193,14 @@ class SshBackend(SupervisedBackend):
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncGenerator[Sequence[LogLine], None]:
         record = self._owned(job)
         shared = None if record.access is None else _shared_log(record, worker.name, previous=request.previous)
+
+        def ended() -> bool:
+            return os.path.exists(f"{os.path.dirname(shared or '')}/exit.json")
+
         reading = (
             looking.lines(self._asking(record), record, worker.name, request, self._waiting)
             if shared is None
-            else logs.read(shared, replace(request, previous=False), _ended_at(shared) if request.follow else None)
+            else logs.read(shared, replace(request, previous=False), ended if request.follow else None)
         )
         async with aclosing(reading) as batches:
             async for batch in batches:
@@ -226,13 +225,11 @@ class SshBackend(SupervisedBackend):
             if not running:
                 return Plan(job, (), "signal", nothing=as_it_is(job))
             how = Message(
-                "SIGTERM to each worker's command, then SIGKILL after {grace:g} s to the processes that remain",
-                grace=request.grace,
+                "SIGTERM to each worker's command, then SIGKILL after {grace:g} s to the processes that remain"
             )
-            kept = Message(
-                "the workers and their files; start the command again with: atlctl rerun {job}", job=job.name
-            )
-            facts = (("workers", some_of(job, running)), ("how", how), ("kept", kept))
+            how = how.filled(grace=request.grace)
+            kept = Message("the workers and their files; start the command again with: atlctl rerun {job}")
+            facts = (("workers", some_of(job, running)), ("how", how), ("kept", kept.filled(job=job.name)))
             return Plan(job, running, "keep", facts, steps=request.grace)
         plan = await super().plan_stop(job, workers, request)
         # The supervisors of other jobs outlive their workers; a wrapper ends with its command.
@@ -267,18 +264,11 @@ class SshBackend(SupervisedBackend):
             raise running(job.name)
         unknown = [worker for worker in job.workers if worker.state is State.UNKNOWN]
         if unknown:
-            names = fold_names(worker.name for worker in unknown)
+            names, folder = fold_names(worker.name for worker in unknown), os.path.join(records.RECORDS.root, job.name)
+            text = Message("job {job}: cannot check whether it still runs on {hosts}: {why}")
             raise AtlctlError(
-                Message(
-                    "job {job}: cannot check whether it still runs on {hosts}: {why}",
-                    job=job.name,
-                    hosts=names,
-                    why=unknown[0].reason,
-                ),
-                Message(
-                    "if a host is gone for good, forget the job: rm -r {folder}",
-                    folder=os.path.join(records.RECORDS.root, job.name),
-                ),
+                text.filled(job=job.name, hosts=names, why=unknown[0].reason),
+                Message("if a host is gone for good, forget the job: rm -r {folder}", folder=folder),
             )
         if any(worker.state.active for worker in job.workers):
             raise running(job.name)
@@ -289,16 +279,8 @@ class SshBackend(SupervisedBackend):
     async def remove(self, job: Job) -> None:
         record = self._owned(job)
         if errors := await stopping.remove(self._asking(record), record):
-            first = next(iter(errors.values()))
-            raise AtlctlError(
-                Message(
-                    "job {job} is not removed from {hosts}: {why}",
-                    job=job.name,
-                    hosts=fold_names(errors),
-                    why=first.message,
-                ),
-                first.hint,
-            )
+            first, text = next(iter(errors.values())), Message("job {job} is not removed from {hosts}: {why}")
+            raise AtlctlError(text.filled(job=job.name, hosts=fold_names(errors), why=first.message), first.hint)
 
     # Where a job is from
 
@@ -347,10 +329,9 @@ class SshBackend(SupervisedBackend):
         """Raises UsageError for a list."""
         record = self._record(job)
         if record is None:
+            text = Message("{job} is only a list of hosts: which of their processes belong to it is not known")
             raise UsageError(
-                Message(
-                    "{job} is only a list of hosts: which of their processes belong to it is not known", job=job.name
-                ),
+                text.filled(job=job.name),
                 Message(
                     "only jobs of 'atlctl ssh run' can be stopped; otherwise: atlctl exec --hostfile FILE --all -- "
                     "pkill NAME"
@@ -369,10 +350,6 @@ def _shared_log(record: Record, name: str, *, previous: bool = False) -> str | N
         return None
     chosen = max(logs, key=natural_key, default=None) if previous and len(logs) > 1 else "log"
     return f"{own}/{chosen}" if chosen in logs else None
-
-
-def _ended_at(log: str) -> Callable[[], bool]:
-    return lambda: os.path.exists(f"{os.path.dirname(log)}/exit.json")
 
 
 def within(record: Record) -> dict[str, Within]:

@@ -84,11 +84,9 @@ class StartSpec:
             raise UsageError(Message("no command to run"), example)
         for key, value in self.env.items():
             if key in _CONTRACT:
-                hint = (
-                    Message("use --master-port")
-                    if key == "MASTER_PORT"
-                    else Message("omit it: workers need the value that atlctl sets")
-                )
+                hint = Message("omit it: workers need the value that atlctl sets")
+                if key == "MASTER_PORT":
+                    hint = Message("use --master-port")
                 raise UsageError(Message("--env {key}: this variable is set by atlctl", key=key), hint)
             if not key or "=" in key or "\0" in key + value:
                 raise UsageError(
@@ -122,8 +120,9 @@ def _worker(name: str, index: int) -> dict[str, Any]:
 
 
 def _out_of_range(option: str, most: int, number: int) -> UsageError:
-    message = Message("{option} must be from 1 to {most}, not {number}", option=option, most=most, number=number)
-    return UsageError(message)
+    return UsageError(
+        Message("{option} must be from 1 to {most}, not {number}", option=option, most=most, number=number)
+    )
 
 
 # On this machine
@@ -192,8 +191,7 @@ def _port(wanted: int | None) -> int:
     port = boot.choose_port(wanted, DEFAULT_PORT, taken)
     if port is None:
         raise AtlctlError(
-            Message("port {port} is in use", port=wanted),
-            Message("omit --master-port, and a free port is chosen"),
+            Message("port {port} is in use", port=wanted), Message("omit --master-port, and a free port is chosen")
         )
     return port
 
@@ -228,17 +226,12 @@ def _begin(begun: Start, name: str, count: int, port: int, spec: StartSpec) -> N
         code = refused.told["code"]
         near = None
         if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE) and spec.chdir is None:
-            near = Message(
-                "each worker runs in its own folder: use a program in PATH or an absolute path{here}",
-                here=_near(spec.argv),
-            )
+            path = os.path.abspath(spec.argv.words[0])
+            here = Message(" (here: {path})", path=path) if os.path.isfile(path) else ""
+            near = Message("each worker runs in its own folder: use a program in PATH or an absolute path{here}")
+            near = near.filled(here=here)
         why = Message("the workers could not be started: {why}", why=str(refused))
         raise CannotStartError(why, near, code) from None
-
-
-def _near(argv: Argv) -> str:
-    here = os.path.abspath(argv.words[0])
-    return Message(" (here: {path})", path=here) if os.path.isfile(here) else ""
 
 
 # On hosts
@@ -278,14 +271,9 @@ async def _must_have_ended(executors: Executors, old: Record) -> None:
     seen = await look(executors(old.hosts), old)
     unknown = [one for one in seen.values() if one.problem is not None]
     if unknown:
-        raise AtlctlError(
-            Message(
-                "an earlier job named {job} may still be running: {why}",
-                job=old.name,
-                why=unknown[0].worker.reason,
-            ),
-            registry.OTHER_NAME,
-        )
+        why = unknown[0].worker.reason
+        text = Message("an earlier job named {job} may still be running: {why}", job=old.name, why=why)
+        raise AtlctlError(text, registry.OTHER_NAME)
     if living := [name for name, one in seen.items() if one.worker.state.active]:
         raise AtlctlError(
             Message("job {job} is still running on {hosts}", job=old.name, hosts=fold_names(living)),
@@ -400,20 +388,12 @@ class _StartOnHosts:
             await self._all(self._keep)
         except AtlctlError as error:
             if left := await self._undo():
-                _reword(
-                    error,
-                    Message(
-                        "{why}; processes already started on {hosts} may still run",
-                        why=error.message,
-                        hosts=fold_names(left),
-                    ),
-                )
+                text = Message("{why}; processes already started on {hosts} may still run")
+                _reword(error, text.filled(why=error.message, hosts=fold_names(left)))
                 error.hint = f"atlctl stop {self._claim.name}"
             elif error.hint is None and isinstance(error, Unreachable):
-                error.hint = Message(
-                    "check the hosts: atlctl doctor --hostfile {path}",
-                    path=self._spec.hostfile or "FILE",
-                )
+                path = self._spec.hostfile or "FILE"
+                error.hint = Message("check the hosts: atlctl doctor --hostfile {path}", path=path)
             raise
         except BaseException:
             await self._undo()

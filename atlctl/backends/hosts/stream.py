@@ -202,9 +202,7 @@ class HostPlace:
             return FailedToStart(
                 125,
                 Message(
-                    "{word}: the command is longer than {limit} KiB; send it as input (-i)",
-                    word=words[0],
-                    limit=limit,
+                    "{word}: the command is longer than {limit} KiB; send it as input (-i)", word=words[0], limit=limit
                 ),
             )
         return None

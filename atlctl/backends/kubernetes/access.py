@@ -127,14 +127,9 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None, ar
     if chosen is None:
         raise UsageError(Message("the kubeconfig has no current context"), Message("name one: --context NAME"))
     if (entry := config.contexts().get(chosen)) is None:
-        hint = (
-            Message("there are: {names}", names=", ".join(config.contexts()))
-            if config.contexts()
-            else kubeconfig.hint()
-        )
-        raise UsageError(
-            Message("the kubeconfig {paths} has no context {context}", paths=", ".join(paths), context=chosen), hint
-        )
+        there = ", ".join(config.contexts())
+        text = Message("the kubeconfig {paths} has no context {context}", paths=", ".join(paths), context=chosen)
+        raise UsageError(text, Message("there are: {names}", names=there) if there else kubeconfig.hint())
     user = config.user(chosen)
     impersonate = _impersonation(user)
     try:

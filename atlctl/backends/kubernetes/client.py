@@ -119,15 +119,8 @@ class Client:
             if pages > MOST_PAGES or weight > PARSED_BYTES:
                 found.items.clear()
                 raw.clear()
-                raise TooLarge(
-                    Message(
-                        "the API server {host} does not end its list: {pages} pages, {size} MiB: {path}",
-                        host=self._host(),
-                        pages=pages,
-                        size=weight >> 20,
-                        path=path,
-                    )
-                )
+                text = Message("the API server {host} does not end its list: {pages} pages, {size} MiB: {path}")
+                raise TooLarge(text.filled(host=self._host(), pages=pages, size=weight >> 20, path=path))
             data = _parsed(raw)
             metadata = data.get("metadata") or {}
             found.items.extend(item for item in data.get("items") or () if isinstance(item, dict))
@@ -135,15 +128,8 @@ class Client:
             if not token:
                 return found
             if time.monotonic() > until:
-                raise NoServer(
-                    Message(
-                        "the API server {host} did not send the whole list within {seconds:.0f} s: {path}",
-                        host=self._host(),
-                        seconds=LIST_DEADLINE,
-                        path=path,
-                    ),
-                    self._hint(),
-                )
+                text = Message("the API server {host} did not send the whole list within {seconds:.0f} s: {path}")
+                raise NoServer(text.filled(host=self._host(), seconds=LIST_DEADLINE, path=path), self._hint())
 
     async def send(
         self, method: str, path: str, body: Object | None, query: Query = (), *, merge_patch: bool = False
@@ -223,13 +209,8 @@ class Client:
                     break
         if len(got) > ANSWER_BYTES or _weight(got) > PARSED_BYTES:
             got.clear()  # an exception keeps the variables of its frames alive
-            raise TooLarge(
-                Message(
-                    "the API server {host} returned an answer that is too large: {path}",
-                    host=self._host(),
-                    path=path,
-                )
-            )
+            text = Message("the API server {host} returned an answer that is too large: {path}")
+            raise TooLarge(text.filled(host=self._host(), path=path))
         return got
 
     @asynccontextmanager
@@ -282,11 +263,9 @@ class Client:
         )
 
     def _hint(self) -> str:
-        hint = (
-            Message("check the context {context}", context=self.context)
-            if self.context
-            else Message("check the network of this pod")
-        )
+        hint = Message("check the network of this pod")
+        if self.context:
+            hint = Message("check the context {context}", context=self.context)
         return Message("{hint}; jobs of this machine or of hosts: --backend local, --backend ssh", hint=hint)
 
     def _host(self) -> str:
@@ -320,15 +299,8 @@ class Client:
             except TimeoutError as error:
                 if not clock.expired():
                     raise
-                raise NoServer(
-                    Message(
-                        "the API server {host} did not answer within {seconds:.0f} s",
-                        host=self._host(),
-                        seconds=seconds,
-                    ),
-                    self._hint(),
-                    asked=True,
-                ) from error
+                text = Message("the API server {host} did not answer within {seconds:.0f} s")
+                raise NoServer(text.filled(host=self._host(), seconds=seconds), self._hint(), asked=True) from error
             finally:
                 notice.cancel()
             renewed = True
@@ -439,13 +411,9 @@ def refusal(status: int, retry_after: str | None, body: bytes) -> ApiError:
     reason = str(told.get("reason") or "")
     text = " ".join(str(told.get("message") or body[:1000].decode("utf-8", "replace")).split())
     if status == 401:
-        return Denied(
-            status,
-            reason,
-            text,
-            message=Message("authentication failed (401 Unauthorized)"),
-            hint=Message("log in again, or check the context: kubectl config current-context"),
-        )
+        failed = Message("authentication failed (401 Unauthorized)")
+        hint = Message("log in again, or check the context: kubectl config current-context")
+        return Denied(status, reason, text, message=failed, hint=hint)
     if status == 403:
         return Denied(status, reason, text, message=Message("not allowed: {why}", why=text), hint="atlctl doctor")
     if status == 404:

@@ -108,9 +108,8 @@ async def fetch_gone(
 async def past(api: Api, namespace: str, uid: str) -> tuple[Past, ...]:
     """The pods that a job's events report as created, unordered; empty if the events may not be read."""
     try:
-        listed = await api.list(
-            f"/api/v1/namespaces/{namespace}/events", {"fieldSelector": f"involvedObject.uid={uid}"}
-        )
+        path = f"/api/v1/namespaces/{namespace}/events"
+        listed = await api.list(path, {"fieldSelector": f"involvedObject.uid={uid}"})
     except ApiError:
         return ()
     times: dict[str, dict[str, float]] = {}
@@ -125,9 +124,8 @@ async def past(api: Api, namespace: str, uid: str) -> tuple[Past, ...]:
 async def _of_nodes(api: Api, nodes: Mapping[str, About]) -> list[Object]:
     # Events of nodes are in the namespace "default", independent of the pods' namespace.
     try:
-        listed = await api.list(
-            "/api/v1/namespaces/default/events", {"fieldSelector": "involvedObject.kind=Node", "limit": "500"}
-        )
+        query = {"fieldSelector": "involvedObject.kind=Node", "limit": "500"}
+        listed = await api.list("/api/v1/namespaces/default/events", query)
     except ApiError as error:
         if error.status in (401, 403) or isinstance(error, NotFound):
             return []
@@ -186,14 +184,8 @@ def _event(item: Object, about: About) -> JobEvent:
         objects.meta(item).get("creationTimestamp"),
     )
     known = [when for text in times if (when := fields.moment(text)) is not None]
-    count = next(
-        (
-            value
-            for value in (series.get("count"), item.get("count"), item.get("deprecatedCount"))
-            if isinstance(value, int) and value > 0
-        ),
-        1,
-    )
+    counts = (series.get("count"), item.get("count"), item.get("deprecatedCount"))
+    count = next((value for value in counts if isinstance(value, int) and value > 0), 1)
     source = fields.mapping(item.get("source")) or fields.mapping(item.get("deprecatedSource"))
     node = about.node or (str(source["host"])[:_TEXT] if source.get("host") else None)
     return JobEvent(

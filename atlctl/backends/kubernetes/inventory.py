@@ -221,12 +221,9 @@ def _folded(problems: Mapping[str, AtlctlError], place: str | None) -> tuple[Atl
     refused = {key: error for key, error in problems.items() if isinstance(error, Denied) and error.status == 403}
     if len(refused) < 2:
         return tuple(problems.values())
-    where = Message("in all namespaces") if place is None else Message("in namespace {place}", place=place)
-    hint = (
-        Message("name a namespace of yours: -n NAMESPACE")
-        if place is None
-        else Message("print the missing Role: atlctl doctor")
-    )
+    where, hint = Message("in all namespaces"), Message("name a namespace of yours: -n NAMESPACE")
+    if place is not None:
+        where, hint = Message("in namespace {place}", place=place), Message("print the missing Role: atlctl doctor")
     one = Unlisted(list(refused), where, next(iter(refused.values())).text, hint)
     return (one, *(error for key, error in problems.items() if key not in refused))
 
@@ -276,12 +273,8 @@ async def _hits(
     for problem in problems.values():
         if not isinstance(problem, Denied):
             raise problem
-    hits = [
-        Candidate(kind, version, answers[key])
-        for key, (kind, version) in zip(keys, kinds, strict=True)
-        if key in answers
-    ]
-    return hits, problems
+    found = [(*known, answers[key]) for key, known in zip(keys, kinds, strict=True) if key in answers]
+    return [Candidate(*one) for one in found], problems
 
 
 async def _complete(api: Api, hit: Candidate, served: Served, place: str) -> FoundJob:
@@ -343,19 +336,13 @@ async def _not_found(
         first = next(iter(refused.values()))
         if not isinstance(first, Denied) or first.status != 403:
             return first
-        message = Message(
-            "not allowed to look for job {job} in namespace {place}: neither jobs nor pods may be read",
-            job=name,
-            place=place,
-        )
+        message = Message("not allowed to look for job {job} in namespace {place}: neither jobs nor pods may be read")
+        message = message.filled(job=name, place=place)
         return Denied(403, first.reason, first.text, message=message, hint=SEE_PERMISSIONS)
     hint = meant_job(bare, (job.name for job in listing.jobs)) or Message("see atlctl jobs")
     if refused:
-        hint = Message(
-            "{hint} (not allowed to read {resources}; see your permissions: atlctl doctor)",
-            hint=hint,
-            resources=", ".join(refused),
-        )
+        more = Message("{hint} (not allowed to read {resources}; see your permissions: atlctl doctor)")
+        hint = more.filled(hint=hint, resources=", ".join(refused))
     return NothingMatched(Message("no job named {job} in namespace {place}", job=name, place=place), hint)
 
 

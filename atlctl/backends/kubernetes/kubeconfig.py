@@ -119,10 +119,7 @@ def unusable(paths: list[str], error: Exception) -> Exception:
 
     said = error.args[0] if error.args else ""
     why = said if isinstance(said, Message) else " ".join(str(error).split())
-    return UsageError(
-        Message("the kubeconfig {paths} cannot be used: {why}", paths=", ".join(paths), why=why),
-        hint(),
-    )
+    return UsageError(Message("the kubeconfig {paths} cannot be used: {why}", paths=", ".join(paths), why=why), hint())
 
 
 def contexts(stated: str | None = None) -> dict[str, str | None]:

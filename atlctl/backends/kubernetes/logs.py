@@ -741,20 +741,15 @@ def no_node(pod: str, found: Object | None, job: str) -> NotYet:
 
 def refused(error: ApiError, pod: str, container: str | None, job: str) -> AtlctlError:
     """The error for a refused log request; the original one if it is clear enough."""
-    named = (
-        Message("container {container} of pod {pod}", container=container, pod=pod)
-        if container
-        else Message("pod {pod}", pod=pod)
-    )
+    named = Message("pod {pod}", pod=pod)
+    if container:
+        named = Message("container {container} of pod {pod}", container=container, pod=pod)
     if isinstance(error, NotFound):
         return NothingMatched(Message("pod {pod} is gone, and its log with it", pod=pod), f"atlctl ps {job}")
     if error.status == 400 and _WAITING in error.text:
         reason = error.text.rpartition(_WAITING)[2].strip()[:_TEXT]
-        return NotYet(
-            Message("{named} has no log yet, it waits to start: {why}", named=named, why=reason),
-            f"atlctl ps {job}",
-            reason,
-        )
+        text = Message("{named} has no log yet, it waits to start: {why}", named=named, why=reason)
+        return NotYet(text, f"atlctl ps {job}", reason)
     if error.status == 400 and error.text.startswith(_NO_PREVIOUS):
         return NothingMatched(
             Message("{named} was not restarted: there is no log of a previous instance", named=named),

@@ -347,85 +347,40 @@ def _per_node(pod: Object, container: str | None) -> int | None:
 # Accelerator resources of a container. A table of vendors' names is used, because a search for "gpu" would miss MIG
 # slices and NPUs, and find shares of memory and cores. Names are those of the vendors' device plugins and of HAMi.
 
-#: Resources that are cards, or shares that a container sees as a card -> vendor.
-CARDS = {
-    "nvidia.com/gpu": "NVIDIA",
-    "nvidia.com/gpu.shared": "NVIDIA",
-    "amd.com/gpu": "AMD",
-    "kunlunxin.com/xpu": "Kunlunxin",
-    "baidu.com/xpu": "Kunlunxin",
-    "cambricon.com/mlu": "Cambricon",
-    "cambricon.com/vmlu": "Cambricon",
-    "hygon.com/dcu": "Hygon",
-    "hygon.com/dcunum": "Hygon",
-    "metax-tech.com/gpu": "MetaX",
-    "metax-tech.com/sgpu": "MetaX",
-    "mthreads.com/gpu": "Moore Threads",
-    "mthreads.com/vgpu": "Moore Threads",
-    "enflame.com/gcu": "Enflame",
-    "enflame.com/vgcu": "Enflame",
-    "enflame.com/drs-gcu": "Enflame",
-    "enflame.com/shared-gcu": "Enflame",
-    "iluvatar.ai/gpu": "Iluvatar",
-    "iluvatar.com/gpu": "Iluvatar",
-    "alibabacloud.com/ppu": "Alibaba",
-    "birentech.com/gpu": "Biren",
-    "google.com/tpu": "Google",
-    "aws.amazon.com/neuron": "AWS",
-    "aws.amazon.com/neuroncore": "AWS",
-    "aws.amazon.com/neurondevice": "AWS",
-    "habana.ai/gaudi": "Intel",
-    "gpu.intel.com/i915": "Intel",
-    "gpu.intel.com/xe": "Intel",
-}
-
-#: Prefixes of names that continue with a model or slice size.
-FAMILIES = {
-    "nvidia.com/mig-": "NVIDIA",
-    "huawei.com/Ascend": "Huawei",
-    "cambricon.com/mlu": "Cambricon",
-    "iluvatar.ai/": "Iluvatar",
-    "baidu.com/": "Baidu",
-}
-#: Baidu and Iluvatar have other resources, too: only names with this suffix are cards.
-_FAMILY_ENDS = {"baidu.com/": ("_cgpu",), "iluvatar.ai/": ("-vgpu",)}
-
-#: Suffixes of names for shares of a card (memory, cores), which do not count as cards.
-_SHARES = (
-    "mem",
-    "cores",
-    "-core",
-    "_core",
-    "memory",
-    "_percent",
-    "-percentage",
-    ".vcore",
-    ".vmemory",
+#: Resources that are cards, or shares that a container sees as a card.
+_CARDS = frozenset(
+    (
+        *("nvidia.com/gpu", "nvidia.com/gpu.shared", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi"),
+        *("gpu.intel.com/i915", "gpu.intel.com/xe"),
+        *("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice"),
+        *("kunlunxin.com/xpu", "baidu.com/xpu", "cambricon.com/mlu", "cambricon.com/vmlu"),
+        *("hygon.com/dcu", "hygon.com/dcunum", "metax-tech.com/gpu", "metax-tech.com/sgpu"),
+        *("mthreads.com/gpu", "mthreads.com/vgpu", "iluvatar.ai/gpu", "iluvatar.com/gpu"),
+        *("enflame.com/gcu", "enflame.com/vgcu", "enflame.com/drs-gcu", "enflame.com/shared-gcu"),
+        *("alibabacloud.com/ppu", "birentech.com/gpu"),
+    )
 )
-
-_SUFFIXES = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
+#: Prefixes of names that continue with a model or slice size, and the suffix that cards have among them: Baidu and
+#: Iluvatar have other resources, too.
+_FAMILIES = {
+    "nvidia.com/mig-": "",
+    "huawei.com/Ascend": "",
+    "cambricon.com/mlu": "",
+    "iluvatar.ai/": "-vgpu",
+    "baidu.com/": "_cgpu",
 }
+#: Suffixes of names for shares of a card (memory, cores), which do not count as cards.
+_SHARES = ("mem", "cores", "-core", "_core", "memory", "_percent", "-percentage", ".vcore", ".vmemory")
+
+_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
 @lru_cache(maxsize=512)
-def vendor(resource: str) -> str | None:
-    """The vendor of a resource; None if it is not a card."""
-    if resource in CARDS:
-        return CARDS[resource]
-    if resource.lower().endswith(_SHARES):
-        return None
-    for start, whose in FAMILIES.items():
-        if resource.startswith(start):
-            ends = _FAMILY_ENDS.get(start)
-            return whose if ends is None or resource.endswith(ends) else None
-    return None
+def is_card(resource: str) -> bool:
+    """Whether a resource is an accelerator card, or a share that a container sees as one."""
+    if resource in _CARDS or resource.lower().endswith(_SHARES):
+        return resource in _CARDS
+    return any(resource.startswith(start) and resource.endswith(end) for start, end in _FAMILIES.items())
 
 
 def cards(container: Object) -> dict[str, int]:
@@ -434,7 +389,7 @@ def cards(container: Object) -> dict[str, int]:
     stated = mapping(resources.get("limits")) or mapping(resources.get("requests"))
     found = {}
     for resource, quantity in stated.items():
-        if vendor(resource) is not None and (number := _quantity(quantity)):
+        if is_card(resource) and (number := _quantity(quantity)):
             found[resource] = number
     return found
 

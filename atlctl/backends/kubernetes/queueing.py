@@ -52,19 +52,10 @@ def pod_group(obj: Object) -> QueueEntry:
         reason = reason or "Unschedulable"
     elif waits and (scheduled := objects.count(status.get("scheduled"))) is not None:
         message = Message(
-            "{count} of {expected} pods scheduled",
-            count=scheduled,
-            expected=objects.count(spec.get("minMember")) or 0,
+            "{count} of {expected} pods scheduled", count=scheduled, expected=objects.count(spec.get("minMember")) or 0
         )
-    return QueueEntry(
-        "PodGroup",
-        *_identity(obj),
-        phase=phase,
-        waits=waits,
-        reason=reason,
-        message=message,
-        queue=fields.text(spec.get("queue")) or None,
-    )
+    queue = fields.text(spec.get("queue")) or None
+    return QueueEntry("PodGroup", *_identity(obj), phase, waits, reason, message, queue)
 
 
 #: Conditions of a Workload, the most specific first: (type, phase, it waits).
@@ -92,17 +83,9 @@ def workload(obj: Object) -> QueueEntry:
     reason, message = objects.word(condition) if waits or phase == "Finished" else ("", "")
     if not active and phase != "Finished":
         phase, waits, reason = "Deactivated", True, reason or "Deactivated"
-    return QueueEntry(
-        "Workload",
-        *_identity(obj),
-        phase=phase,
-        waits=waits,
-        reason=reason,
-        message=message,
-        queue=fields.text(objects.spec(obj).get("queueName")) or None,
-        active=active,
-        cluster=fields.text(objects.status(obj).get("clusterName")) or None,
-    )
+    queue = fields.text(objects.spec(obj).get("queueName")) or None
+    cluster = fields.text(objects.status(obj).get("clusterName")) or None
+    return QueueEntry("Workload", *_identity(obj), phase, waits, reason, message, queue, active, cluster)
 
 
 def workloads_of(workloads: Iterable[Object], uids: Sequence[str]) -> list[Object]:

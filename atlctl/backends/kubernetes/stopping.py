@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,16 +89,10 @@ async def carry_out(
         told(Message("the server warns: {text}", text=warning))
     if steps.quick:
         return []
+    waiting = Message("requested; waiting up to {timeout:g} s until {count} pods are gone")
     if steps.goal == "awake":
-        told(Message("requested; waiting up to {timeout:g} s until it takes effect", timeout=timeout))
-    else:
-        told(
-            Message(
-                "requested; waiting up to {timeout:g} s until {count} pods are gone",
-                count=len(agreed.workers),
-                timeout=timeout,
-            )
-        )
+        waiting = Message("requested; waiting up to {timeout:g} s until it takes effect")
+    told(waiting.filled(count=len(agreed.workers), timeout=timeout))
     left = max(0.0, timeout - (time.monotonic() - begun))
     return await settle(api, steps, agreed.workers, left, time.time())
 
@@ -158,16 +153,12 @@ async def _write(api: Api, write: Write, dry_run: bool) -> JsonAnswer | None:
         raise AtlctlError(Message("{what} is gone: nothing was changed", what=write.what), "atlctl jobs") from error
     except Denied as error:
         raise NotAllowed(
-            Message("{what} was not changed: {why}", what=write.what, why=error.text or error.message),
-            "atlctl doctor",
+            Message("{what} was not changed: {why}", what=write.what, why=error.text or error.message), "atlctl doctor"
         ) from error
     except NoServer as error:
-        said = Message(
-            "connection lost while changing {what}; whether the change took effect is not known ({why})",
-            what=write.what,
-            why=error.message,
-        )
-        raise NoServer(said, Message("running the command again is safe")) from error
+        said = Message("connection lost while changing {what}; whether the change took effect is not known ({why})")
+        hint = Message("running the command again is safe")
+        raise NoServer(said.filled(what=write.what, why=error.message), hint) from error
     except ApiError as error:
         replaced = error.status in (409, 422) and await _made_anew(api, write)
         raise (_replaced(write) if replaced else error) from error
@@ -196,25 +187,17 @@ def _check(write: Write, answer: JsonAnswer) -> None:
     if objects.dig(answer.data, *path) is value or objects.dig(answer.data, *path) == value:
         return
     said = Message("; the server says: {text}", text="; ".join(answer.warnings)) if answer.warnings else ""
+    text = Message("{what} was not changed: its {field} is not {value} in the server's answer{said}")
     raise AtlctlError(
-        Message(
-            "{what} was not changed: its {field} is not {value} in the server's answer{said}",
-            what=write.what,
-            field=".".join(path),
-            value=value,
-            said=said,
-        ),
+        text.filled(what=write.what, field=".".join(path), value=value, said=said),
         Message("this version of the controller may not know the field"),
     )
 
 
 def _replaced(write: Write) -> AtlctlError:
-    return AtlctlError(
-        Message(
-            "{what} was replaced by another object of the same name meanwhile; it was not changed", what=write.what
-        ),
-        Message("check it with atlctl jobs, then run the command again"),
-    )
+    text = Message("{what} was replaced by another object of the same name meanwhile; it was not changed")
+    hint = Message("check it with atlctl jobs, then run the command again")
+    return AtlctlError(text.filled(what=write.what), hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +219,9 @@ async def look(api: Api, found: FoundJob) -> Remaining:
     elif kind is registry.PODS:
         listed = await _selected(api, place, name)
     else:
-        try:
-            top = await api.get(kind.resource.path(found.version, place, name))
-        except NotFound:
-            top = None
-        if top is not None and objects.uid(top) != uid:
-            top = None
+        with suppress(NotFound):
+            now = await api.get(kind.resource.path(found.version, place, name))
+            top = now if objects.uid(now) == uid else None
         for selector in kind.selectors(found.sight.top):
             listed += await _selected(api, place, selector)
     known = {objects.uid(pod) for pod in found.pods}
@@ -405,11 +385,8 @@ def read_end(worker: str, said: bytes) -> StopResult | None:
                 return StopResult(worker, "killed" if killed.strip() else "terminated", number)
             case "left":
                 left = rest.split()
-                why = Message(
-                    "{count} processes survived SIGKILL or belong to another user: {processes}",
-                    count=len(left),
-                    processes=" ".join(left[:8]),
-                )
+                why = Message("{count} processes survived SIGKILL or belong to another user: {processes}")
+                why = why.filled(count=len(left), processes=" ".join(left[:8]))
                 return StopResult(worker, "not-stopped", len(left), why)
             case "failed":
                 return StopResult(worker, "not-stopped", reason=rest)

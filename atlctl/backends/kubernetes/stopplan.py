@@ -109,13 +109,9 @@ def stop(found: FoundJob, world: World, workers: Sequence[Worker], request: Stop
     asked = _asked(found, world, mechanism)
     left = [worker for worker in running if worker.state is not State.STOPPING]
     if not job.state.active and left:
+        text = Message("job {job} is {state}, so it cannot be suspended, and {count} of its workers still run")
         raise AtlctlError(
-            Message(
-                "job {job} is {state}, so it cannot be suspended, and {count} of its workers still run",
-                job=job.name,
-                state=job.state,
-                count=len(left),
-            ),
+            text.filled(job=job.name, state=job.state, count=len(left)),
             shlex.join(["atlctl", "stop", _form(found), *world.options, "--delete"]),
         )
     if objects.meta(top).get("deletionTimestamp"):
@@ -191,10 +187,7 @@ def _mechanism(found: FoundJob, world: World, *, resume: bool) -> tuple[Mechanis
             Message("Kueue manages job {job}, and {why}", job=found.job.name, why=refused.message), "atlctl doctor"
         )
     if discovery.WORKLOADS.name in world.served.versions and kind.suspended(top) and not on_other_cluster(top):
-        raise AtlctlError(
-            Message("Kueue has made no Workload for job {job} yet", job=found.job.name),
-            _SOON,
-        )
+        raise AtlctlError(Message("Kueue has made no Workload for job {job} yet", job=found.job.name), _SOON)
     return (
         kind.resume(top) if resume else kind.stop(top),
         Message("its label names the queue {queue}, but Kueue has no Workload of it", queue=queue_of(top)),
@@ -222,12 +215,8 @@ def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str,
     match mechanism:
         case Suspend(field, value):
             body = {**mechanism.body, "metadata": {"uid": uid}}
-            sentence = Message(
-                "{field} of the {kind} is set to {value}",
-                field=".".join(field),
-                kind=found.kind.title,
-                value=str(value).lower(),
-            )
+            sentence = Message("{field} of the {kind} is set to {value}")
+            sentence = sentence.filled(field=".".join(field), kind=found.kind.title, value=str(value).lower())
             how = "suspend" if value else "resume"
             return how, sentence, (Write("PATCH", path, body, what, uid, expect=(field, value)),)
         case Workload(workload, workload_uid, active):
@@ -235,11 +224,8 @@ def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str,
             if where is None:
                 raise AtlctlError(Message("the cluster no longer serves Kueue's Workloads"), _SOON)
             body = {**mechanism.body, "metadata": {"uid": workload_uid}}
-            sentence = Message(
-                "spec.active of Kueue's Workload {workload} is set to {value}",
-                workload=workload,
-                value=str(active).lower(),
-            )
+            sentence = Message("spec.active of Kueue's Workload {workload} is set to {value}")
+            sentence = sentence.filled(workload=workload, value=str(active).lower())
             if not active:
                 why = Message("a job that is only suspended would be started again")
                 sentence = Message("{request}: {why}", request=sentence, why=why)
@@ -256,11 +242,8 @@ def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str,
             write = Write(
                 "POST", where, mechanism.body(top, found.version), what, uid, path, expect=(("action",), action)
             )
-            return (
-                ("abort" if action == "AbortJob" else "resume"),
-                Message("Volcano's command {action}", action=action),
-                (write,),
-            )
+            how = "abort" if action == "AbortJob" else "resume"
+            return how, Message("Volcano's command {action}", action=action), (write,)
         case Refuse():
             raise UsageError(mechanism.why, mechanism.command)
 
@@ -402,16 +385,13 @@ def _creator(top: Object) -> str:
 
 def _age(seconds: float) -> str:
     """An age in its two largest units."""
-    left = max(0, int(seconds))
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    for at, (unit, size) in enumerate(units):
-        if left >= size or unit == "s":
-            text = f"{left // size} {unit}"
-            rest = left % size
-            if at + 1 < len(units) and rest >= units[at + 1][1]:
-                text += f" {rest // units[at + 1][1]} {units[at + 1][0]}"
-            return text
-    return ""
+    minutes, left = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (left, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{count} {unit}" for at, (count, unit) in enumerate(parts[:2]) if count or at == 0)
 
 
 def _lost(kind: JobKind) -> str:

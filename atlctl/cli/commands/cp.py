@@ -13,14 +13,14 @@ from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import COMMA, LIST, Message, joined, plural
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 from atlctl.jobs.naming import and_more, by_frequency, fold_names
+from atlctl.jobs.selection import Selection
 from atlctl.render.palette import Tone, Toned
 from atlctl.render.table import human_bytes
 
 if TYPE_CHECKING:
     from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
     from atlctl.fanout.outcome import Outcome
-    from atlctl.jobs.model import Job, Worker
-    from atlctl.jobs.selection import Selection
+    from atlctl.jobs.model import Job
     from atlctl.render.jsonout import Status
     from atlctl.transfer.copy import Copy, Copying, CopySpec
     from atlctl.transfer.tar import CountedNames
@@ -119,21 +119,16 @@ async def _copy(named: str | None, selection: Selection, spec: CopySpec, limits:
 
 
 def _chosen(job: Job, selection: Selection, spec: CopySpec) -> Selection:
-    from atlctl.jobs.selection import Selection
-
     if spec.remote.worker:
         return Selection(workers=(spec.remote.worker,))
     if selection.empty and job.expected > 1:
         from atlctl.cli.execute import which_workers
 
         which, select = which_workers(job)
-        alone = Message("one alone: {place}", place=f"{_first(job.workers)}:{spec.remote.path}")
+        first = job.workers[0].name if job.workers else "worker-0"
+        alone = Message("one alone: {place}", place=f"{first}:{spec.remote.path}")
         raise UsageError(which, joined((select, alone)))
     return selection
-
-
-def _first(workers: Sequence[Worker]) -> str:
-    return workers[0].name if workers else "worker-0"
 
 
 def _check_target(spec: CopySpec) -> None:
@@ -277,14 +272,9 @@ def document(job: Job, spec: CopySpec, results: Sequence[tuple[Outcome, Copy]], 
     }
     failed = [(outcome.worker.name, f"{word(outcome)}: {outcome.reason}") for outcome, _ in results if not outcome.ok]
     codes = {outcome.worker.name: outcome.code for outcome, _ in results}
+    told = [(text.partition(":")[0], f"{fold_names(names)}: {text}", names) for text, names in by_frequency(failed)]
     errors = [
-        {
-            "kind": text.partition(":")[0],
-            "message": f"{fold_names(names)}: {text}",
-            "hint": None,
-            "exit_code": codes[names[0]],
-        }
-        for text, names in by_frequency(failed)
+        {"kind": kind, "message": message, "hint": None, "exit_code": codes[names[0]]} for kind, message, names in told
     ]
     return dumps(envelope(context().command, status, data, errors)) + "\n"
 

@@ -49,8 +49,7 @@ def command(
 ) -> int:
     if importlib.util.find_spec("torch") is None:
         raise AtlctlError(
-            Message("the demo trains with PyTorch, which is not installed beside atlctl"),
-            install_line("torch"),
+            Message("the demo trains with PyTorch, which is not installed beside atlctl"), install_line("torch")
         )
     return run_async(lambda: _Demo(keep).run())
 
@@ -62,6 +61,7 @@ class _Demo:
         self._keep = keep
         self._name = f"demo-{secrets.token_hex(2)}"
         self._rank = secrets.randbelow(WORKERS * PROCESSES)
+        self._worker = f"worker-{self._rank // PROCESSES}"
         self._started = False
         self._trains: set[int] = set()
 
@@ -80,13 +80,8 @@ class _Demo:
                     await self._clean_up()
         if not self._keep and self._name in await self._jobs():
             raise AtlctlError(Message("the demo did not remove its job"), f"atlctl local rm {self._name}")
-        self._say(
-            Message(
-                "Right: rank {rank} on {worker} was damaged, and rank {rank} on {worker} was found.",
-                rank=self._rank,
-                worker=f"worker-{self._rank // PROCESSES}",
-            )
-        )
+        right = Message("Right: rank {rank} on {worker} was damaged, and rank {rank} on {worker} was found.")
+        self._say(right.filled(rank=self._rank, worker=self._worker))
         return 0
 
     async def _act(self, fault: str) -> None:
@@ -106,13 +101,9 @@ class _Demo:
             "TORCHINDUCTOR_CACHE_DIR": os.path.join(os.path.dirname(fault), "inductor"),
         }
         settings = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
-        start = ["local", "run", "--name", self._name, "--workers", str(WORKERS), *settings, "--detach", "--"]
-        await self._show(
-            *start,
-            "bash",
-            _SCRIPT,
-            shown=f"local run --name {self._name} --workers {WORKERS} --detach -- bash launch.sh",
-        )
+        start = ["local", "run", "--name", self._name, "--workers", str(WORKERS)]
+        shown = f"{shlex.join(start)} --detach -- bash launch.sh"
+        await self._show(*start, *settings, "--detach", "--", "bash", _SCRIPT, shown=shown)
         self._started = True
         limit = human_age(START_SECONDS)
         self._say(Message("Starting takes some seconds, {limit} at most: every process imports torch.", limit=limit))
@@ -125,23 +116,15 @@ class _Demo:
             await self._until(self._all_ranks_train, START_SECONDS, Message("the training did not start"))
         self._say(Message("All ranks train. Who is there, what do they answer, what do they print?"))
         await self._show("ps", self._name)
-        await self._show(
-            "exec",
-            "-j",
-            self._name,
-            "--all",
-            "--",
-            "sh",
-            "-c",
-            'echo "RANK=$RANK of WORLD_SIZE=$WORLD_SIZE, load $(cut -d" " -f1 /proc/loadavg)"',
-        )
+        echo = 'echo "RANK=$RANK of WORLD_SIZE=$WORLD_SIZE, load $(cut -d" " -f1 /proc/loadavg)"'
+        await self._show("exec", "-j", self._name, "--all", "--", "sh", "-c", echo)
         await self._show("logs", self._name, "--tail", "2")
         self._say(
             Message(
                 "Now a data shard of one rank is damaged (rank {rank}, on {worker}); the others are left "
                 "waiting in the all-reduce.",
                 rank=self._rank,
-                worker=f"worker-{self._rank // PROCESSES}",
+                worker=self._worker,
             )
         )
         _release(fault)
@@ -185,7 +168,7 @@ class _Demo:
         found = data["root_causes"][0] if data["root_causes"] else {}
         wanted = {
             "verdict": "rank",
-            "worker": f"worker-{self._rank // PROCESSES}",
+            "worker": self._worker,
             "rank": self._rank,
             "local_rank": self._rank % PROCESSES,
             "exit_code": 1,
@@ -194,11 +177,8 @@ class _Demo:
         }
         got = {"verdict": data["verdict"], **{key: found.get(key) for key in list(wanted)[1:]}}
         if got != wanted:
-            raise AtlctlError(
-                Message(
-                    "the demo did not find what it had injected: injected {wanted}, found {got}", wanted=wanted, got=got
-                )
-            )
+            text = Message("the demo did not find what it had injected: injected {wanted}, found {got}")
+            raise AtlctlError(text.filled(wanted=wanted, got=got))
 
     async def _all_ranks_train(self) -> bool:
         from atlctl.backends.base import LogRequest
@@ -244,12 +224,8 @@ class _Demo:
         context().writer.put("stdout", f"\n{line}\n".encode())
 
     def _say_it_stays(self) -> None:
-        self._say(
-            Message(
-                "The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}",
-                name=self._name,
-            )
-        )
+        stays = Message("The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}")
+        self._say(stays.filled(name=self._name))
 
     async def _show(self, *words: str, shown: str | None = None) -> None:
         """Run a command as a user would, its output going where ours goes. Raises AtlctlError when it fails."""
@@ -265,11 +241,7 @@ class _Demo:
         """Run a command and return its JSON document (empty if it prints none)."""
         asked = words if words[0] == "local" else (*words, "-o", "json")
         process = await asyncio.create_subprocess_exec(
-            *_PROGRAM,
-            *asked,
-            env=_environment(),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            *_PROGRAM, *asked, env=_environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         output, errors = await process.communicate()
         if process.returncode != 0:

@@ -13,6 +13,8 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
+from atlctl.jobs.model import HOSTS
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
@@ -50,8 +52,7 @@ def command(
         ),
     ] = None,
     connect_timeout: Annotated[
-        float,
-        options.duration("--connect-timeout", help=Message("time limit for reaching a host or a worker")),
+        float, options.duration("--connect-timeout", help=Message("time limit for reaching a host or a worker"))
     ] = CONNECT_SECONDS,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
@@ -80,7 +81,6 @@ def _chosen(report: DoctorReport, option: str | None) -> Choice | None:
     from atlctl.cli.doctor import machine
     from atlctl.cli.target import choice
     from atlctl.jobs.config import load_config
-    from atlctl.jobs.errors import AtlctlError, UsageError
 
     try:
         chosen = choice(None, option)
@@ -129,7 +129,6 @@ async def _cluster(report: DoctorReport, option: str | None) -> Backend | None:
     from atlctl.backends.kubernetes.backend import KubernetesBackend
     from atlctl.cli import patience, target
     from atlctl.cli.doctor import cluster
-    from atlctl.jobs.errors import AtlctlError, NotAllowed
 
     cluster.check_pod(report)
     source = target.backend(None, option)
@@ -162,7 +161,6 @@ async def _hosts(report: DoctorReport, option: str | None, seconds: float) -> tu
     """The hosts, and the names of those that can be used; None if none of them can."""
     from atlctl.cli.doctor import hosts
     from atlctl.cli.target import stated
-    from atlctl.jobs.errors import AtlctlError
 
     try:
         named = stated(None, option)
@@ -178,8 +176,6 @@ async def _hosts(report: DoctorReport, option: str | None, seconds: float) -> tu
 async def _workers(report: DoctorReport, source: Backend, job: Job, usable: list[str] | None, seconds: float) -> None:
     """Report the Python and torch of the current job's workers."""
     from atlctl.cli.doctor.job import check_workers
-    from atlctl.jobs.errors import AtlctlError
-    from atlctl.jobs.model import HOSTS
 
     if any(right["purpose"] == "exec" and right["allowed"] is False for right in report.data["permissions"]):
         report.skip("torch", Message("not asked: you may not run commands in workers, see rights.exec"))
@@ -219,11 +215,5 @@ def _document(report: DoctorReport) -> None:
     ]
     first = [{"command": command, "text": text} for command, text in report.first_steps]
     say.document(
-        {
-            "verdict": str(report.verdict),
-            "checks": checks,
-            **report.data,
-            "role": report.role,
-            "first_steps": first,
-        }
+        {"verdict": str(report.verdict), "checks": checks, **report.data, "role": report.role, "first_steps": first}
     )

@@ -10,6 +10,7 @@ from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
+from atlctl.render.palette import Tone, Toned
 
 if TYPE_CHECKING:
     from atlctl.backends.kubernetes.events import JobEvent
@@ -63,7 +64,6 @@ async def _show(argument: str | None, option: str | None, output: str) -> int:
 
 def events_table(events: Sequence[JobEvent], streams: Streams) -> str:
     """Oldest first, so that the latest is next to the prompt."""
-    from atlctl.render.palette import Tone, Toned
     from atlctl.render.table import Column, Table, render_table
 
     now = time.time()

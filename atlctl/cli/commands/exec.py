@@ -31,18 +31,14 @@ atlctl exec -w 3 -i -- python3 - < probe.py    # with standard input"""
 
 @options.selecting
 def command(
-    cmd: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="CMD", help=options.CMD),
-    ] = None,
+    cmd: Annotated[list[str] | None, typer.Argument(metavar="CMD", help=options.CMD)] = None,
     job: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
     stdin: Annotated[
         bool, typer.Option("-i", "--stdin", help=Message("send standard input to every selected worker"))
     ] = False,
     parallel: Annotated[
-        int,
-        typer.Option("--parallel", min=1, metavar="N", help=Message("how many workers to connect to at once")),
+        int, typer.Option("--parallel", min=1, metavar="N", help=Message("how many workers to connect to at once"))
     ] = 64,
     batch: Annotated[
         int | None,

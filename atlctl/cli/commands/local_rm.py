@@ -13,11 +13,7 @@ atlctl local rm try-1 try-2 --yes"""
 )
 
 
-def command(
-    names: options.EndedJobs,
-    yes: options.Yes = False,
-    dry_run: options.DryRun = False,
-) -> int:
+def command(names: options.EndedJobs, yes: options.Yes = False, dry_run: options.DryRun = False) -> int:
     from atlctl.backends.hosts.local import LocalBackend
     from atlctl.cli.removing import remove
 

@@ -14,6 +14,7 @@ from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.jobs.naming import fold_names
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, LogRequest
@@ -89,7 +90,6 @@ async def _show(
     from atlctl.cli.loglines import JsonLines, TextLines
     from atlctl.cli.target import backend, choose, find_logged, say_guessed
     from atlctl.fanout.merge import merge
-    from atlctl.jobs.naming import fold_names
 
     source, writer = backend(argument, option), context().writer
     job = await find_logged(source, argument, option)

@@ -50,8 +50,7 @@ def command(
         ),
     ] = None,
     keep_mib: Annotated[
-        int,
-        typer.Option("--keep-mib", min=1, metavar="N", help=Message("keep the last N MiB of each worker's log")),
+        int, typer.Option("--keep-mib", min=1, metavar="N", help=Message("keep the last N MiB of each worker's log"))
     ] = KEEP_MIB,
     on_failure: Annotated[
         str | None,
@@ -91,11 +90,8 @@ async def _record(
                 recorded.remember(job, store.path)
             except (AtlctlError, OSError) as error:
                 why = error.message if isinstance(error, AtlctlError) else str(error)
-                say.note(
-                    Message(
-                        "'atlctl errors {job}' will not find this recording by itself: {why}", job=job.name, why=why
-                    )
-                )
+                text = Message("'atlctl errors {job}' will not find this recording by itself: {why}")
+                say.note(text.filled(job=job.name, why=why))
         own_signatures()  # so that a mistake in them is reported now, not after the job
         if isinstance(source, ManyLogs):
             source.allow_logs(max(job.expected, len(job.workers)))
@@ -169,23 +165,17 @@ def _tell_begin(job: Job, folder: str, keep: int, *, goes_on: bool) -> None:
     free = os.statvfs(folder)
     room = free.f_bavail * free.f_frsize
     if most > room:
-        say.warning(
-            Message(
-                "its logs may take {most} MiB, and {free} MiB are free: --keep-mib bounds each",
-                most=most >> 20,
-                free=room >> 20,
-            )
-        )
+        warning = Message("its logs may take {most} MiB, and {free} MiB are free: --keep-mib bounds each")
+        say.warning(warning.filled(most=most >> 20, free=room >> 20))
 
 
 def _stopped(result: Result) -> Message | None:
     """The action of a user that ended the workers (stop, deletion, suspension); None if the job ended by itself."""
     if result.gone:
         return Message("job {job} was deleted")
-    return {
-        State.STOPPED: Message("job {job} was stopped"),
-        State.SUSPENDED: Message("job {job} was suspended"),
-    }.get(result.state)
+    return {State.STOPPED: Message("job {job} was stopped"), State.SUSPENDED: Message("job {job} was suspended")}.get(
+        result.state
+    )
 
 
 def _tell_end(result: Result, job: Job, folder: str) -> None:

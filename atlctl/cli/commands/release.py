@@ -19,10 +19,7 @@ atlctl release train-7"""
 )
 
 
-def command(
-    job: options.OwnJob = None,
-    job_option: options.JobOption = None,
-) -> int:
+def command(job: options.OwnJob = None, job_option: options.JobOption = None) -> int:
     return run_async(lambda: _release(job, job_option))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -60,8 +61,6 @@ def command(
 
 
 def _saved(paths: list[str], out: str | None, smoke: str | None, error_files: bool, output: str) -> int:
-    import os
-
     from atlctl.cli.report.making import making, tell
 
     folders = [path for path in paths if os.path.isdir(path)]
@@ -98,13 +97,8 @@ async def _report(argument: str | None, option: str | None, out: str | None, smo
     else:
         job = await held.look(source, found)
         with making(out, job.name, smoke) as made:
-            say.line(
-                Message(
-                    "collecting the evidence of {count} workers ({seconds:g} s at most for their logs)",
-                    count=len(job.workers),
-                    seconds=DEADLINE,
-                )
-            )
+            text = Message("collecting the evidence of {count} workers ({seconds:g} s at most for their logs)")
+            say.line(text.filled(count=len(job.workers), seconds=DEADLINE))
             await made.collect(source, job)
             gone.tell(job, await gone.events(source, job))
             saved, diagnosis = made.diagnose()

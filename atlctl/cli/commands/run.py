@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,9 @@ from atlctl.render.palette import Tone, Toned
 if TYPE_CHECKING:
     from atlctl.run.own import Settings
 
+#: Modules that are imported if they can be, for what a wrapper does not do: asyncio's TLS, and a fast search in large
+#: logs. They take 4 MB each.
+_NOT_NEEDED = ("ssl", "pydantic_core")
 #: Bytes of a key: as many as a random one of 16 bytes has in hexadecimal digits, and most of a file.
 _LEAST_KEY, _MOST_KEY = 32, 4096
 #: Seconds: the wrapper ends what it has started by itself.
@@ -119,6 +123,8 @@ def command(
         bool, typer.Option("--no-serve", help=Message("do not let the other workers reach this one"))
     ] = False,
 ) -> int:
+    for module in _NOT_NEEDED:
+        sys.modules.setdefault(module, None)  # type: ignore[arg-type]  # the import fails
     from atlctl.run.meeting import PORT
     from atlctl.run.own import Settings
 
@@ -128,7 +134,7 @@ def command(
         key=_key(),
         items=items or environ.get("ATLCTL_CHECK_ITEMS") or None,
         budget=budget,
-        block=_of_environment("ATLCTL_CHECK_BLOCK", "gpu") if block is None else block,
+        block=_of_environment("ATLCTL_CHECK_BLOCK") if block is None else block,
         wait=wait,
         settle=settle,
         hold=hold,
@@ -140,9 +146,6 @@ def command(
 
 
 async def _run(settings: Settings, name: str | None, cmd: list[str]) -> int:
-    from atlctl.backends.hosts.connect import Connections
-    from atlctl.backends.hosts.hostkeys import KnownHosts
-    from atlctl.backends.hosts.keys import Keys
     from atlctl.run.place import place
     from atlctl.run.wrapper import Wrapper
 
@@ -150,12 +153,10 @@ async def _run(settings: Settings, name: str | None, cmd: list[str]) -> int:
         said = Message("atlctl: {text}", text=text)
         say.line(Toned(said, tone, said.filled(text="")), 2)
 
-    connections = Connections(Keys(lambda _: None), KnownHosts(accept_new=False), None)
     wrapper = Wrapper(
         settings,
         place(os.environ, name),
         cmd,
-        connections,
         lambda text: told(text, Tone.NOTE),
         lambda text: told(text, Tone.WARN),
     )
@@ -184,9 +185,11 @@ def _key() -> bytes | None:
     return key or None
 
 
-def _of_environment(name: str, default: str) -> frozenset[str]:
-    """The faults that a variable names. Raises UsageError."""
+def _of_environment(name: str) -> frozenset[str]:
+    """The faults that a variable names, by default those of `Settings`. Raises UsageError."""
+    from atlctl.run.own import DEFAULT_BLOCK
+
     try:
-        return _block(os.environ.get(name) or default)
+        return _block(os.environ[name]) if os.environ.get(name) else DEFAULT_BLOCK
     except ValueError as error:
         raise UsageError(Message("{path}: {why}", path=name, why=error.args[0])) from None

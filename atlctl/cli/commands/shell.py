@@ -17,6 +17,8 @@ from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async, undisturbed
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, Unreachable, UsageError
+from atlctl.jobs.naming import fold_names
+from atlctl.jobs.selection import Selection
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Execution, TerminalSize
@@ -54,22 +56,17 @@ def command(
 async def _shell(wanted: str | None, named: str | None) -> int:
     from atlctl.backends.base import ExecRequest, Script, as_argv
     from atlctl.cli.target import backend, choose, find_job, say_guessed
-    from atlctl.jobs.naming import fold_names
-    from atlctl.jobs.selection import Selection
 
     source = backend(None, named)
     job = await find_job(source, None, named, reads_only=False)
     chosen = Selection(workers=(wanted,)) if wanted is not None else Selection(all=True)
     workers = await choose(source, job, chosen)
     if len(workers) != 1:
+        names = fold_names(worker.name for worker in workers)
+        hint = Message("name one: atlctl shell -j {job} {worker}; workers: {workers}")
         raise UsageError(
             Message("a shell opens in one worker, and this means {count}", count=len(workers)),
-            Message(
-                "name one: atlctl shell -j {job} {worker}; workers: {workers}",
-                job=job.name,
-                worker=workers[0].name,
-                workers=fold_names(worker.name for worker in workers),
-            ),
+            hint.filled(job=job.name, worker=workers[0].name, workers=names),
         )
     say_guessed(workers)
     executor = source.executor(job)

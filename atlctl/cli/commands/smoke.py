@@ -9,14 +9,15 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import COMMA, LIST, Message, joined
+from atlctl.i18n import COMMA, LIST, Message, joined, language
 from atlctl.jobs.errors import LEAVE_ONE_OUT, ExitCode, Unreachable, UsageError
+from atlctl.jobs.naming import fold_names
+from atlctl.jobs.selection import Selection, parse_numbers, resolve
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
     from atlctl.cli.smoke.telling import Words
     from atlctl.jobs.model import Job, Worker
-    from atlctl.jobs.selection import Selection
     from atlctl.smoke.context import Options, Tier
     from atlctl.smoke.findings import Report
     from atlctl.smoke.run import Smoke
@@ -61,8 +62,7 @@ def command(
     budget: Annotated[
         float | None,
         options.duration(
-            "--budget",
-            help=Message("begin no check that would usually not be done within this time; it is SKIPPED"),
+            "--budget", help=Message("begin no check that would usually not be done within this time; it is SKIPPED")
         ),
     ] = None,
     tier: Annotated[
@@ -109,8 +109,7 @@ def command(
     print_torchrun: Annotated[
         bool,
         typer.Option(
-            "--print-torchrun",
-            help=Message("test nothing; print the torchrun command for each worker's environment"),
+            "--print-torchrun", help=Message("test nothing; print the torchrun command for each worker's environment")
         ),
     ] = False,
     container: options.Container = None,
@@ -185,15 +184,11 @@ def _items(text: str | None) -> tuple[str, ...]:
     from atlctl.smoke.run import TITLES
 
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    see = Message("see: {command}", command="atlctl smoke --items")
     if unknown := [name for name in names if name not in TITLES]:
-        raise UsageError(
-            Message("--items: no such check '{name}'", name=unknown[0]),
-            Message("see: {command}", command="atlctl smoke --items"),
-        )
+        raise UsageError(Message("--items: no such check '{name}'", name=unknown[0]), see)
     if not names:
-        raise UsageError(
-            Message("--items: at least one check is needed"), Message("see: {command}", command="atlctl smoke --items")
-        )
+        raise UsageError(Message("--items: at least one check is needed"), see)
     return names
 
 
@@ -209,26 +204,16 @@ def _seconds(tier: str, items: Sequence[str], budget: float | None) -> float:
 def _list(output: str) -> int:
     """What `--items` shows without a value."""
     from atlctl.cli.smoke.telling import Words
-    from atlctl.i18n import language
     from atlctl.render.table import Column, Table, render_table
     from atlctl.smoke.run import items
 
     if output == "json":
-        say.document(
-            {
-                "checks": [
-                    {"check": step.name, "tier": tier, "seconds": step.seconds, "purpose": step.title}
-                    for step, tier in items()
-                ]
-            }
-        )
+        keys = ("check", "tier", "seconds", "purpose")
+        told = [(step.name, tier, step.seconds, step.title) for step, tier in items()]
+        say.document({"checks": [dict(zip(keys, one, strict=True)) for one in told]})
         return ExitCode.OK
-    columns = (
-        Column(Message("CHECK")),
-        Column(Message("TIER")),
-        Column(Message("SECONDS"), "right"),
-        Column(Message("LOOKS AT"), least=30),
-    )
+    columns = [Column(Message("CHECK")), Column(Message("TIER")), Column(Message("SECONDS"), "right")]
+    columns.append(Column(Message("LOOKS AT"), least=30))
     words = Words(language())
     rows = [[step.name, tier, f"{step.seconds:g}", words(step.title)] for step, tier in items()]
     say.out(render_table(Table(columns, rows), context().streams))
@@ -237,8 +222,6 @@ def _list(output: str) -> int:
 
 def _gpus(texts: Sequence[str], job: Job) -> Mapping[str, Sequence[int]]:
     """`worker-1:0,2` as the GPUs of each worker. Raises UsageError, NothingMatched."""
-    from atlctl.jobs.selection import Selection, parse_numbers, resolve
-
     found: dict[str, list[int]] = {}
     for text in texts:
         who, colon, numbers = text.rpartition(":")
@@ -262,8 +245,6 @@ async def _chosen(
     job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     say_guessed(chosen)
     if not any(worker.state.active for worker in chosen):
-        from atlctl.jobs.naming import fold_names
-
         states = joined(dict.fromkeys(worker.state.label for worker in chosen), LIST)
         names = fold_names(worker.name for worker in chosen)
         raise Unreachable(
@@ -274,20 +255,11 @@ async def _chosen(
 
 
 async def _smoke(
-    source: Backend,
-    job: Job,
-    chosen: Sequence[Worker],
-    wanted: Options,
-    *,
-    whole: bool,
-    strict: bool,
-    output: str,
+    source: Backend, job: Job, chosen: Sequence[Worker], wanted: Options, *, whole: bool, strict: bool, output: str
 ) -> int:
     import asyncio
 
     from atlctl.cli.smoke.telling import Words
-    from atlctl.i18n import language
-    from atlctl.jobs.naming import fold_names
     from atlctl.smoke.run import Smoke, absent, names
 
     words = Words(language())
@@ -304,13 +276,19 @@ async def _smoke(
 
     def doing() -> str:
         if not seen:
-            return Message("connecting to {workers}", workers=fold_names(worker.name for worker in living))
+            return Message("connecting to {workers}", workers=workers)
         what = Message("{check}: {what}", check=seen[-1], what=words.check(seen[-1]))
         return joined((what, detail), COMMA) if detail else what
 
     smoke = Smoke(executor, living, wanted, absent(job, chosen, whole=whole), now)
-    context().on_first = lambda: _say_ending(living)
-    context().on_second = lambda: say.now(_left(living))
+    workers = fold_names(worker.name for worker in living)
+
+    def ending() -> None:
+        if not context().reader_gone:
+            say.line(Message("interrupted; ending the agents on {workers} (Ctrl-C leaves at once)", workers=workers))
+
+    context().on_first = ending
+    context().on_second = lambda: say.now(Message("agents may still run for a moment on {workers}", workers=workers))
     try:
         checks = len(names(wanted))
         with say.doing(doing, done=lambda: max(0, min(len(seen), checks) - 1), total=checks, limit=wanted.timeout):
@@ -340,8 +318,6 @@ def exit_code(report: Report, *, strict: bool) -> ExitCode:
 
 def _tell(smoke: Smoke, job: Job, words: Words, output: str, *, interrupted: bool = False) -> None:
     """The report, whole or as far as it got; and what may still run."""
-    from atlctl.jobs.naming import fold_names
-
     left = smoke.may_still_run()
     if output == "json":
         from atlctl.cli.smoke.telling import to_data
@@ -357,21 +333,6 @@ def _tell(smoke: Smoke, job: Job, words: Words, output: str, *, interrupted: boo
         say.out(report_text(smoke.report, words, context().streams))
     if left:
         say.warning(Message("agents may still run on {names}", names=fold_names(left)))
-
-
-def _say_ending(living: Sequence[Worker]) -> None:
-    if not context().reader_gone:
-        from atlctl.jobs.naming import fold_names
-
-        names = fold_names(worker.name for worker in living)
-        say.line(Message("interrupted; ending the agents on {workers} (Ctrl-C leaves at once)", workers=names))
-
-
-def _left(living: Sequence[Worker]) -> str:
-    from atlctl.jobs.naming import fold_names
-
-    names = fold_names(worker.name for worker in living)
-    return Message("agents may still run for a moment on {workers}", workers=names)
 
 
 async def _print_torchrun(

@@ -13,11 +13,7 @@ atlctl ssh rm try-1 try-2 --yes"""
 )
 
 
-def command(
-    names: options.EndedJobs,
-    yes: options.Yes = False,
-    dry_run: options.DryRun = False,
-) -> int:
+def command(names: options.EndedJobs, yes: options.Yes = False, dry_run: options.DryRun = False) -> int:
     return run_async(lambda: _remove(names, yes, dry_run))
 
 

@@ -37,10 +37,7 @@ def command(
     job: Annotated[
         str | None,
         typer.Option(
-            "-j",
-            "--job",
-            metavar="JOB",
-            help=Message("a list of hosts of the configuration, instead of --hostfile"),
+            "-j", "--job", metavar="JOB", help=Message("a list of hosts of the configuration, instead of --hostfile")
         ),
     ] = None,
     include: Annotated[

@@ -19,7 +19,7 @@ from atlctl.render.width import wrapped
 if TYPE_CHECKING:
     from atlctl.diagnosis.hang import Judged, Pending, RankChange, RankGroup, Scene
     from atlctl.diagnosis.launches import Lag
-    from atlctl.diagnosis.rankreport import ChildProcess, RankReport, StackReport, ThreadState
+    from atlctl.diagnosis.rankreport import RankReport, StackReport, ThreadState
     from atlctl.diagnosis.result import Confidence
     from atlctl.diagnosis.tracebacks import Frame
     from atlctl.jobs.selection import Selection
@@ -124,26 +124,7 @@ def problems(looks: Sequence[Look]) -> list[dict[str, Any]]:
 
 def tell(looks: Sequence[Look], reports: Sequence[RankReport], unseen: Sequence[int], pyspy: bytes | bool) -> None:
     """On stderr: who could not be asked, and what could not be seen, each text once. `pyspy` as for `look`."""
-    said: list[tuple[str, tuple[bool, str]]] = []
-    for item in looks:
-        if item.error is not None:
-            said.append((item.worker.name, (True, item.error.message)))
-            continue
-        report = item.report
-        if report is None:
-            continue
-        if report.headroom is not None and report.needed is not None and report.headroom < report.needed:
-            said.append((item.worker.name, (True, report.problem or Message("not enough free memory"))))
-        if report.hidden:
-            text = Message("processes of other users could not be inspected")
-            said.append((item.worker.name, (False, text)))
-        if report.launches is not None and report.launches.problem is not None:
-            said.append((item.worker.name, (False, report.launches.problem)))
-        if not report.ranks:
-            said.append((item.worker.name, (False, Message("no rank process"))))
-        for rank in report.ranks:
-            said += ((item.worker.name, (False, problem)) for problem in rank.problems)
-    say.about(said)
+    say.about([(item.worker.name, text) for item in looks for text in _troubles(item)])
     if isinstance(pyspy, bytes) and any(report.source == "py-spy" for report in reports):
         say.note(Message("py-spy was sent to the workers and is gone again; --no-pyspy looks without it"))
     elif pyspy is True and any(report.spy is False for report in reports):
@@ -152,6 +133,24 @@ def tell(looks: Sequence[Look], reports: Sequence[RankReport], unseen: Sequence[
         )
     if unseen:
         say.note(Message("not seen: {ranks}", ranks=named_ranks(unseen)))
+
+
+def _troubles(item: Look) -> Iterator[tuple[bool, str]]:
+    """The texts about one worker, and whether each is a warning."""
+    report = item.report
+    if item.error is not None:
+        yield True, item.error.message
+    elif report is not None:
+        if report.headroom is not None and report.needed is not None and report.headroom < report.needed:
+            yield True, report.problem or Message("not enough free memory")
+        if report.hidden:
+            yield False, Message("processes of other users could not be inspected")
+        if report.launches is not None and report.launches.problem is not None:
+            yield False, report.launches.problem
+        if not report.ranks:
+            yield False, Message("no rank process")
+        for rank in report.ranks:
+            yield from ((False, problem) for problem in rank.problems)
 
 
 def named_ranks(numbers: Iterable[int | None]) -> Message:
@@ -188,7 +187,7 @@ class SceneText:
             for how, what in _CHANGES.items():
                 numbers = [change.rank for change in changed if change.how == how and change.rank is not None]
                 if numbers:
-                    lines += self._lines(self._say(what.filled(ranks=self.ranks(numbers))), hang=2)
+                    lines += self._lines(self._say(what.filled(ranks=named_ranks(numbers))), hang=2)
         return "\n".join(lines) + "\n"
 
     def _lines(self, text: str, tone: Tone = Tone.PLAIN, hang: int = 0) -> list[str]:
@@ -197,9 +196,6 @@ class SceneText:
         lead = len(whole) - len(whole.lstrip(" "))
         lines = wrapped(whole, streams.width, lead + 2) if streams.stdout_tty else [whole]
         return [painted(line, tone, streams.stdout_color) for line in lines]
-
-    def ranks(self, numbers: Iterable[int | None]) -> str:
-        return self._say(named_ranks(numbers))
 
     def _say(self, text: str) -> str:
         return translated(text, self._lang)
@@ -219,81 +215,55 @@ class SceneText:
         return self._say(Message(", {sure}", sure=self._say(SURE[confidence]))) if confidence else ""
 
     def _who(self, ranks: Sequence[Judged]) -> str:
-        numbers = self.ranks(rank.rank for rank in ranks)
+        who = named_ranks(rank.rank for rank in ranks)
         names = [rank.worker for rank in ranks if rank.worker is not None]
-        return clean(
-            self._say(Message("{ranks} on {workers}", ranks=numbers, workers=fold_names(names))) if names else numbers
-        )
+        return self._phrase(Message("{ranks} on {workers}", ranks=who, workers=fold_names(names)) if names else who)
 
     def _title(self, group: RankGroup) -> str:
         from atlctl.diagnosis.hang import What
 
-        first, count = group.first, len(group.ranks)
+        first, call, count = group.first, group.first.pending, len(group.ranks)
         what = self._phrase(first.what)
-        if first.pending is not None and first.what is What.COLLECTIVE:
-            call = first.pending
-            what = clean(
-                self._say(
-                    Message(
-                        "waiting in collective {seq} ({operation}, {group})",
-                        seq=call.seq,
-                        operation=call.operation,
-                        group=call.group,
-                    )
-                )
-            )
+        if call is not None and first.what is What.COLLECTIVE:
+            waiting = Message("waiting in collective {seq} ({operation}, {group})")
+            what = self._phrase(waiting.filled(seq=call.seq, operation=call.operation, group=call.group))
         who = self._who(group.ranks) + (self._say(Message(" ({count} ranks)", count=count)) if count > 1 else "")
         return self._say(Message("{who}: {what}", who=who, what=what + self._sure(first.confidence)))
 
     def _body(self, group: RankGroup, scene: Scene, verbose: bool) -> list[Toned]:
-        first = group.first
+        first, report = group.first, group.first.report
         lines: list[Toned] = []
         reports = [rank.report for rank in group.ranks if rank.report is not None]
         if not reports:
             return lines
-        if first.report is not None and first.report.looks:
-            moments = dict.fromkeys(_moment_text(report.looks[-1]) for report in reports if report.looks)
-            told = self._say(
-                Message(
-                    "main thread: {state}; {ticks} CPU ticks in {seconds} s, all threads {all_ticks}",
-                    state="; ".join(list(moments)[:3]) + ("; ..." if len(moments) > 3 else ""),
-                    ticks=_range(report.main_ticks for report in reports),
-                    all_ticks=_range(report.ticks for report in reports),
-                    seconds=f"{scene.seconds:.1f}",
-                )
+        if report is not None and report.looks:
+            moments = dict.fromkeys(_moment_text(one.looks[-1]) for one in reports if one.looks)
+            told = Message(
+                "main thread: {state}; {ticks} CPU ticks in {seconds} s, all threads {all_ticks}",
+                state="; ".join(list(moments)[:3]) + ("; ..." if len(moments) > 3 else ""),
+                ticks=_range(one.main_ticks for one in reports),
+                all_ticks=_range(one.ticks for one in reports),
+                seconds=f"{scene.seconds:.1f}",
             )
-            lines.append(Toned(clean(told), Tone.PLAIN))
-        pids = ", ".join(str(report.pid) for report in reports[:4]) + (", ..." if len(reports) > 4 else "")
-        commands = dict.fromkeys(report.command for report in reports)
-        more = (
-            self._say(Message(" (and {count} other command lines)", count=len(commands) - 1))
-            if len(commands) > 1
-            else ""
-        )
-        lines.append(Toned(clean(f"pid {pids}: {next(iter(commands))}{more}"), Tone.PLAIN))
-        if first.report is not None and first.report.children:
-            states = dict.fromkeys(f"{child.at.name} {_moment_text(child.at)}" for child in first.report.children)
-            told = self._say(
-                Message(
-                    "child processes: {count}: {states}",
-                    count=len(first.report.children),
-                    states="; ".join(list(states)[:3]),
-                )
-            )
-            lines.append(Toned(clean(told), Tone.PLAIN))
+            lines.append(Toned(self._phrase(told), Tone.PLAIN))
+        pids = ", ".join(str(one.pid) for one in reports[:4]) + (", ..." if len(reports) > 4 else "")
+        commands = dict.fromkeys(one.command for one in reports)
+        more = Message(" (and {count} other command lines)", count=len(commands) - 1) if len(commands) > 1 else ""
+        lines.append(Toned(clean(f"pid {pids}: {next(iter(commands))}{self._say(more)}"), Tone.PLAIN))
+        if report is not None and report.children:
+            states = dict.fromkeys(f"{child.at.name} {_moment_text(child.at)}" for child in report.children)
+            shown = "; ".join(list(states)[:3])
+            told = Message("child processes: {count}: {states}", count=len(report.children), states=shown)
+            lines.append(Toned(self._phrase(told), Tone.PLAIN))
         lines += [Toned(self._phrase(told), Tone.PLAIN) for told in _witnesses(first)]
-        stack = first.report.stack if first.report is not None else None
-        if stack is not None and first.report is not None:
-            source = Message(
-                "main thread's stack, innermost first (from {source}):", source=self._source(first.report.source)
-            )
-            lines.append(Toned(self._phrase(source), Tone.PLAIN))
-            lines += self._frames(stack.frames)
-            if verbose:
-                for thread in first.report.threads:
-                    if not thread.main:
-                        name = self._phrase(Message("thread {name}:", name=thread.name or "?"))
-                        lines += [Toned(name, Tone.PLAIN), *self._frames(thread.frames)]
+        if report is not None and report.stack is not None:
+            source = self._source(report.source)
+            told = Message("main thread's stack, innermost first (from {source}):", source=source)
+            lines += [Toned(self._phrase(told), Tone.PLAIN), *self._frames(report.stack.frames)]
+            for thread in report.threads if verbose else ():
+                if not thread.main:
+                    name = self._phrase(Message("thread {name}:", name=thread.name or "?"))
+                    lines += [Toned(name, Tone.PLAIN), *self._frames(thread.frames)]
         return lines
 
     def _source(self, source: str | None) -> str:
@@ -302,8 +272,7 @@ class SceneText:
     def _frames(self, frames: Sequence[Frame]) -> list[Toned]:
         shown = [
             Toned(
-                clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})"),
-                Tone.STRONG if frame.own else Tone.DIM,
+                clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})"), Tone.STRONG if frame.own else Tone.DIM
             )
             for frame in frames[:_FRAMES]
         ]
@@ -417,28 +386,22 @@ def _rank_data(rank: Judged) -> dict[str, Any]:
         "still": rank.still,
         "frozen": report.frozen,
         "tracer": report.tracer or None,
-        "children": [_child_data(child) for child in report.children],
+        "children": [
+            {"pid": child.pid, "name": child.at.name, "cpu_ticks": child.ticks, **_moment_data(child.at)}
+            for child in report.children
+        ],
         "stack_source": report.source,
         "problems": [*report.problems, *([f"environ: {report.unread}"] if report.unread else [])],
     }
     threads = [
-        {
-            "name": thread.name,
-            "main": thread.main,
-            "active": thread.active,
-            "frames": [_frame_data(frame) for frame in thread.frames],
-        }
-        for thread in report.threads
+        {"name": one.name, "main": one.main, "active": one.active, "frames": list(map(_frame_data, one.frames))}
+        for one in report.threads
     ]
     return {**data, "process": process, "threads": threads}
 
 
 def _moment_data(at: ThreadState) -> dict[str, Any]:
     return {"state": at.state, "wchan": at.wchan, "syscall": at.syscall, "target": at.target}
-
-
-def _child_data(child: ChildProcess) -> dict[str, Any]:
-    return {"pid": child.pid, "name": child.at.name, "cpu_ticks": child.ticks, **_moment_data(child.at)}
 
 
 def _frame_data(frame: Frame) -> dict[str, Any]:

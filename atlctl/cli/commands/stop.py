@@ -55,8 +55,7 @@ def command(
     selection: options.Selected = options.NO_SELECTION,
     delete: Annotated[bool, typer.Option("--delete", help=Message("delete the job for good, with its pods"))] = False,
     keep: Annotated[
-        bool,
-        typer.Option("--keep", help=Message("end the training, and keep the workers to debug in place")),
+        bool, typer.Option("--keep", help=Message("end the training, and keep the workers to debug in place"))
     ] = False,
     keep_pods: Annotated[bool, typer.Option("--keep-pods", hidden=True)] = False,
     out: Annotated[
@@ -69,8 +68,7 @@ def command(
         options.duration("--grace", zero=True, help=Message("time between SIGTERM and SIGKILL (local jobs, --keep)")),
     ] = GRACE_SECONDS,
     timeout: Annotated[
-        float,
-        options.duration("--timeout", help=Message("how long to wait for the workers to end (10, 1.5s, 2m, 1h)")),
+        float, options.duration("--timeout", help=Message("how long to wait for the workers to end (10, 1.5s, 2m, 1h)"))
     ] = TIMEOUT_SECONDS,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
@@ -226,14 +224,12 @@ async def _keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
     kept: list[str] = [plural("{n} log", "{n} logs", saved.logs), _size(saved.bytes)]
     if files:
         kept.append(plural("{n} error file", "{n} error files", files))
-    text = Message(
-        "saved: {what}; read them with: atlctl errors --from {folder}", what=joined(kept, COMMA), folder=chosen.folder
-    )
-    say.line(text)
+    what = joined(kept, COMMA)
+    say.line(Message("saved: {what}; read them with: atlctl errors --from {folder}", what=what, folder=chosen.folder))
     if saved.missing:
         say.warning(Message("missing in {folder}:", folder=chosen.folder))
-        for what, why in say.by_reason(saved.missing):
-            say.line(Message("  {what}: {why}", what=what, why=why) if what else Message("  {text}", text=why))
+        for who, why in say.by_reason(saved.missing):
+            say.line(Message("  {what}: {why}", what=who, why=why) if who else Message("  {text}", text=why))
     return chosen
 
 
@@ -274,9 +270,8 @@ async def _error_files(source: Backend, job: Job, folder: Folder, saved: SavedEv
     except AtlctlError as error:
         saved.missing.append((Message("error files"), error.message))
     except TimeoutError:
-        saved.missing.append(
-            (Message("error files"), Message("not all were read within {seconds:g} s", seconds=FILES_SECONDS))
-        )
+        why = Message("not all were read within {seconds:g} s", seconds=FILES_SECONDS)
+        saved.missing.append((Message("error files"), why))
     return kept
 
 
@@ -365,10 +360,8 @@ def _code(plan: Plan, results: Sequence[StopResult]) -> int:
         say.line(Message("  and {count} more", count=len(left) - MAX_LINES))
     if left:
         names = fold_names(result.worker for result in left)
-        raise AtlctlError(
-            Message("not stopped: {workers}", workers=names),
-            Message("look at it: atlctl ps {job}; a second stop is safe", job=plan.job.name),
-        )
+        hint = Message("look at it: atlctl ps {job}; a second stop is safe", job=plan.job.name)
+        raise AtlctlError(Message("not stopped: {workers}", workers=names), hint)
     return int(ExitCode.OK)
 
 
@@ -381,7 +374,12 @@ def _report(
             {"worker": r.worker, "how": r.how, "processes": r.processes, "reason": r.reason or None} for r in results
         ]
         whole = {"job": job.name, "uid": job.uid, "dry_run": dry_run, "workers": data}
-        more = {"namespace": job.namespace, "mechanism": plan.how, "resume": _undo(plan), "saved": _saved_data(saved)}
+        more = {
+            "namespace": job.namespace,
+            "mechanism": plan.how,
+            "resume": plan.undo or None,
+            "saved": _saved_data(saved),
+        }
         say.document({**whole, **more})
         return
     texts = {
@@ -401,9 +399,5 @@ def _report(
             told = Message("{how}: {workers} ({counts})", how=text, workers=names, counts=joined(counts, COMMA))
             line = cleaned(Toned(told, tone, text))
             say.out(f"{line.painted(line.text, context().streams.stdout_color)}\n")
-    if results and (undo := _undo(plan)):
-        say.out(translated(Message("resume: {command}\n", command=undo)))
-
-
-def _undo(plan: Plan) -> str | None:
-    return plan.undo or None
+    if results and plan.undo:
+        say.out(translated(Message("resume: {command}\n", command=plan.undo)))

@@ -71,13 +71,10 @@ def command(
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     if interval < _LEAST_SECONDS:
+        hint = Message("use the default of {seconds:g} s, or: --interval {least:g}")
         raise UsageError(
             Message("--interval must be at least {seconds:g} s", seconds=_LEAST_SECONDS),
-            Message(
-                "use the default of {seconds:g} s, or: --interval {least:g}",
-                seconds=INTERVAL_SECONDS,
-                least=_LEAST_SECONDS,
-            ),
+            hint.filled(seconds=INTERVAL_SECONDS, least=_LEAST_SECONDS),
         )
     live = context().streams.stdout_tty and output == "table" and not once
     return run_async(lambda: _show(job, job_option, selection, interval if live else None, timeout, output, sort))

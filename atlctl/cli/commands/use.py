@@ -11,6 +11,7 @@ from atlctl.cli import current, options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import COMMA, Message, joined, translated
 from atlctl.jobs.errors import NothingMatched
+from atlctl.render.sanitize import clean
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
@@ -91,8 +92,6 @@ def _tell(used: current.Used | None, output: str) -> None:
         Message("uid {uid}", uid=used.uid or Message("unknown")),
     ]
     where = joined((used.asked["backend"], *filter(None, parts)), COMMA)
-    from atlctl.render.sanitize import clean
-
     say.out(f"{clean(translated(Message('{job} ({where})', job=used.short, where=where)))}\n")
     stated = os.environ.get("ATLCTL_JOB")
     if stated and stated != used.short:

@@ -62,15 +62,8 @@ def check_access(report: DoctorReport, access: Access) -> None:
     """Where the configuration leads."""
     parts = urlsplit(access.server)
     server = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # no password is shown
-    report.ok(
-        "cluster",
-        Message(
-            "{server}, namespace {namespace} ({source})",
-            server=server,
-            source=access.source,
-            namespace=access.namespace,
-        ),
-    )
+    text = Message("{server}, namespace {namespace} ({source})")
+    report.ok("cluster", text.filled(server=server, source=access.source, namespace=access.namespace))
     report.data["cluster"] = {
         "server": server,
         "context": access.context,
@@ -122,13 +115,8 @@ async def examine(report: DoctorReport, api: Api, kubeconfig_user: str | None = 
     except AtlctlError as error:
         report.refused("rights", error)
         return False
-    if _nobody(reviews):
-        report.unauthenticated = True
-        report.fail(
-            "user",
-            Message("the server does not know you: you are system:anonymous to it"),
-            Message("log in again, or check the user of the kubeconfig's context"),
-        )
+    if all(item.allowed is None and ANONYMOUS in item.reason for item in reviews):
+        _unknown_user(report)
         return False
     _judge(report, reviews)
     report.role = missing_role(reviews, api.namespace, who)
@@ -182,37 +170,19 @@ def _skew(report: DoctorReport, version: str) -> None:
     server, own = _VERSION.match(version), library.partition(".")[0]
     if server is None or not own.isdigit():
         report.skip(
-            "skew",
-            Message("unknown: library kubernetes {library}, server {version}", library=library, version=version),
+            "skew", Message("unknown: library kubernetes {library}, server {version}", library=library, version=version)
         )
     elif int(server[1]) < _OLDEST:
-        report.warn(
-            "skew",
-            Message(
-                "{version} is older than {oldest}, the first that atlctl is made for",
-                version=version,
-                oldest=f"1.{_OLDEST}",
-            ),
-            Message("expect commands to fail; ask for a newer cluster"),
-        )
+        text = Message("{version} is older than {oldest}, the first that atlctl is made for")
+        fix = Message("expect commands to fail; ask for a newer cluster")
+        report.warn("skew", text.filled(version=version, oldest=f"1.{_OLDEST}"), fix)
     elif int(server[1]) > int(own) + _AHEAD:
-        text = Message(
-            "{version} is newer than the library that logs in: kubernetes {library} is made for {own}",
-            version=version,
-            library=library,
-            own=f"1.{own}",
-        )
+        text = Message("{version} is newer than the library that logs in: kubernetes {library} is made for {own}")
+        text = text.filled(version=version, library=library, own=f"1.{own}")
         report.warn("skew", text, install_line(f"kubernetes>={server[1]}"))
     else:
-        report.ok(
-            "skew",
-            Message(
-                "the server is {server}, the library that logs in (kubernetes {library}) is made for {own}",
-                library=library,
-                own=f"1.{own}",
-                server=f"1.{server[1]}",
-            ),
-        )
+        text = Message("the server is {server}, the library that logs in (kubernetes {library}) is made for {own}")
+        report.ok("skew", text.filled(library=library, own=f"1.{own}", server=f"1.{server[1]}"))
 
 
 async def _user(report: DoctorReport, api: Api, kubeconfig_user: str | None) -> User | None:
@@ -223,41 +193,36 @@ async def _user(report: DoctorReport, api: Api, kubeconfig_user: str | None) -> 
         if error.status == 401:
             report.refused("user", error)
         elif ANONYMOUS in error.text:
-            report.unauthenticated = True
-            report.fail(
-                "user",
-                Message("the server does not know you: you are system:anonymous to it"),
-                Message("log in again, or check the user of the kubeconfig's context"),
-            )
+            _unknown_user(report)
         else:
             report.warn("user", error.message, error.hint)
         return None
-    except ApiError as error:
-        if error.status in _UNSERVED:
-            who = None
-        else:
+    except AtlctlError as error:
+        if not isinstance(error, ApiError) or error.status not in _UNSERVED:
             report.warn("user", error.message, error.hint)
             return None
-    except AtlctlError as error:
-        report.warn("user", error.message, error.hint)
-        return None
+        who = None
     if who is None:
         unknown = Message("the server does not report the user")
         named = Message("{name} in the kubeconfig; the server does not report which user that is", name=kubeconfig_user)
         report.ok("user", named if kubeconfig_user else unknown)
         return None
     if who.name == ANONYMOUS:
-        report.unauthenticated = True
-        report.fail(
-            "user",
-            Message("the server does not know you: you are system:anonymous to it"),
-            Message("log in again, or check the user of the kubeconfig's context"),
-        )
+        _unknown_user(report)
         return who
     _cluster(report).update(user=who.name, groups=list(who.groups))
     shown = ", ".join(who.groups[:_GROUPS]) + (", ..." if len(who.groups) > _GROUPS else "")
     report.ok("user", Message("{name} (groups {groups})", name=who.name, groups=shown) if shown else who.name)
     return who
+
+
+def _unknown_user(report: DoctorReport) -> None:
+    report.unauthenticated = True
+    report.fail(
+        "user",
+        Message("the server does not know you: you are system:anonymous to it"),
+        Message("log in again, or check the user of the kubeconfig's context"),
+    )
 
 
 async def _namespace(report: DoctorReport, api: Api) -> None:
@@ -300,10 +265,6 @@ async def _kinds(report: DoctorReport, api: Api) -> Served:
     return served
 
 
-def _nobody(reviews: Sequence[Review]) -> bool:
-    return all(item.allowed is None and ANONYMOUS in item.reason for item in reviews)
-
-
 def _judge(report: DoctorReport, reviews: Sequence[Review]) -> None:
     """One check for each purpose: the rights that are refused, and those that are unknown."""
     for purpose in PURPOSES:
@@ -315,23 +276,12 @@ def _judge(report: DoctorReport, reviews: Sequence[Review]) -> None:
         open_ones = [item for item in mine if item.allowed is None]
         bad = report.fail if purpose in _NEEDED else report.warn
         if refused:
-            names = _shown(refused)
-            bad(
-                f"rights.{purpose}",
-                Message("{what}: not allowed to {rights}", what=what, rights=names),
-                Message("give the Role below to an administrator"),
-            )
+            text = Message("{what}: not allowed to {rights}", what=what, rights=_shown(refused))
+            bad(f"rights.{purpose}", text, Message("give the Role below to an administrator"))
         elif open_ones:
-            names, why = _shown(open_ones), open_ones[0].reason
-            report.warn(
-                f"rights.{purpose}",
-                Message(
-                    "{what}: the server does not say whether you may {rights}: {reason}",
-                    what=what,
-                    rights=names,
-                    reason=why,
-                ),
-            )
+            text = Message("{what}: the server does not say whether you may {rights}: {reason}")
+            filled = text.filled(what=what, rights=_shown(open_ones), reason=open_ones[0].reason)
+            report.warn(f"rights.{purpose}", filled)
         else:
             report.ok(f"rights.{purpose}", what)
 

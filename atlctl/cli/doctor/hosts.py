@@ -60,13 +60,11 @@ def find(hostfile: str | None, name: str | None) -> Site:
     if meant is not None and name in (None, meant.name):
         return Site(_by_name([meant.hosts]), meant.source, True, meant.remarks, *reached)
     if name is not None:
-        found = next((one for one in listed if one.name == name), None)
         try:
-            record = records.load(name)
+            return Site(records.load(name).hosts, name, True, (), *reached)
         except NothingMatched:
-            given = _by_name([found.hosts]) if found is not None else {}
-            return Site(given, found.source if found is not None else "", True, (), *reached)
-        return Site(record.hosts, name, True, (), *reached)
+            found = [one for one in listed if one.name == name]
+            return Site(_by_name(one.hosts for one in found), found[0].source if found else "", True, (), *reached)
     started, problems = records.load_all()
     all_hosts = _by_name([*(record.hosts.values() for record in started), *(one.hosts for one in listed)])
     source = ", ".join([*(record.name for record in started), *(one.name for one in listed)])
@@ -114,7 +112,8 @@ async def examine(report: DoctorReport, site: Site, seconds: float) -> list[str]
         found = await checkup.examine(site.connections, site.hosts, seconds, ALL_SECONDS)
     data["hosts"] = [_as_data(check, site.hosts[check.name]) for check in found]
     targets = [check.target for check in found if check.target is not None]
-    _users(report, targets)
+    if users := dict.fromkeys(target.user for target in targets):
+        report.ok("user", ", ".join(users))
     _agents(report, site.keys, targets)
     _keys(report, site.keys, targets)
     _known(report, targets)
@@ -123,12 +122,6 @@ async def examine(report: DoctorReport, site: Site, seconds: float) -> list[str]
     _pythons(report, able)
     judge_clocks(report, "ssh.clock", {check.name: check.clock for check in able if check.clock is not None})
     return [check.name for check in able]
-
-
-def _users(report: DoctorReport, targets: Sequence[Target]) -> None:
-    names = dict.fromkeys(target.user for target in targets)
-    if names:
-        report.ok("user", ", ".join(names))
 
 
 def _agents(report: DoctorReport, keys: Keys, targets: Sequence[Target]) -> None:
@@ -291,11 +284,8 @@ def judge_clocks(report: DoctorReport, name: str, bounds: Mapping[str, tuple[flo
     if wrong:
         farthest = max(wrong, key=lambda one: abs(wrong[one]))
         distance = abs(wrong[farthest])
-        worst = (
-            Message("{name} is {seconds:.0f} s ahead", name=farthest, seconds=distance)
-            if wrong[farthest] > 0
-            else Message("{name} is {seconds:.0f} s behind", name=farthest, seconds=distance)
-        )
+        ahead, behind = Message("{name} is {seconds:.0f} s ahead"), Message("{name} is {seconds:.0f} s behind")
+        worst = (ahead if wrong[farthest] > 0 else behind).filled(name=farthest, seconds=distance)
         text = Message("not this machine's time: {names} ({count})", names=fold_names(wrong), count=len(wrong))
         report.warn(
             name, joined([text, worst]), Message("timedatectl set-ntp true, on the machine whose time is wrong")

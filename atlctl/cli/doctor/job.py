@@ -58,9 +58,7 @@ async def check_current(
                 found = await current_job(source, None, option, reads_only=True)
     except TimeoutError:
         report.warn(
-            "job",
-            Message("the list of jobs did not arrive within {seconds} s", seconds=f"{FINDING:g}"),
-            "atlctl jobs",
+            "job", Message("the list of jobs did not arrive within {seconds} s", seconds=f"{FINDING:g}"), "atlctl jobs"
         )
         return None
     except (NothingMatched, UsageError) as error:
@@ -72,17 +70,11 @@ async def check_current(
     except AtlctlError as error:
         report.warn("job", error.message, error.hint)
         return None
-    job, how = found.job, _how_found(found.how, source.name)
-    text = Message(
-        "{name} ({kind}, {state}, {count} of {expected} workers): {how}",
-        name=job.name,
-        kind=job.kind,
-        state=say.state(job.state, job.reason),
-        count=len(job.workers),
-        expected=job.expected,
-        how=how,
-    )
-    report.ok("job", text)
+    job = found.job
+    text = Message("{name} ({kind}, {state}, {count} of {expected} workers): {how}")
+    shown = {"name": job.name, "kind": job.kind, "state": say.state(job.state, job.reason)}
+    how = _how_found(found.how, source.name)
+    report.ok("job", text.filled(**shown, count=len(job.workers), expected=job.expected, how=how))
     report.data["job"] = {
         "name": job.name,
         "kind": job.kind,
@@ -132,21 +124,15 @@ class Told:
 
 
 async def check_workers(
-    report: DoctorReport,
-    executor: Executor,
-    workers: Sequence[Worker],
-    seconds: float,
-    named: str,
-    *,
-    clocks: bool,
+    report: DoctorReport, executor: Executor, workers: Sequence[Worker], seconds: float, named: str, *, clocks: bool
 ) -> None:
     """`seconds`: for reaching a worker. `named`: options that name the job. `clocks`: the workers' are judged, too."""
     living = [worker for worker in workers if worker.state.active]
     if not living:
         report.skip("torch", Message("not asked: no worker is running"))
         return
+    asked = Message("asking {workers} what is installed", workers=fold_names(worker.name for worker in living))
     try:
-        asked = Message("asking {workers} what is installed", workers=fold_names(worker.name for worker in living))
         with say.doing(asked):
             told, bounds = await ask(executor, living, seconds)
     except AtlctlError as error:
@@ -223,7 +209,8 @@ def _report_torch(report: DoctorReport, told: Sequence[Told], named: str) -> Non
         else:
             names = {"torch": "torch", "cuda": "CUDA", "python": "Python"}
             names |= {"gpus": Message("number of GPUs"), "own": Message("whose Python")}
-            differs = joined((name for field, name in names.items() if _differ(field, group[0], ordered[0][0])), LIST)
+            usual = ordered[0][0]
+            differs = joined((names[key] for key in names if getattr(group[0], key) != getattr(usual, key)), LIST)
             report.warn(
                 "torch",
                 Message("{text}; unlike most: {what}", text=text, what=differs),
@@ -253,20 +240,12 @@ def _report_torch(report: DoctorReport, told: Sequence[Told], named: str) -> Non
 def _what(one: Told) -> str:
     cuda = f"CUDA {one.cuda}" if one.cuda else Message("no CUDA")
     python = (
-        Message("Python {version} ({path})", version=one.python or "?", path=one.executable or "?")
+        Message("Python {version} ({path})")
         if one.own
-        else Message(
-            "Python {version} ({path}, of a process there: its own python3 has no torch)",
-            version=one.python or "?",
-            path=one.executable or "?",
-        )
-    )
+        else Message("Python {version} ({path}, of a process there: its own python3 has no torch)")
+    ).filled(version=one.python or "?", path=one.executable or "?")
     gpus = "" if one.gpus is None else Message(", GPUs: {count}", count=one.gpus)
     return Message("torch {version} ({cuda}), {python}{gpus}", version=one.torch, cuda=cuda, python=python, gpus=gpus)
-
-
-def _differ(field: str, one: Told, usual: Told) -> bool:
-    return bool(getattr(one, field) != getattr(usual, field))
 
 
 def _fold(told: Sequence[Told]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import operator
 import os
 import platform
 import pwd
@@ -50,6 +51,14 @@ _WORKERS, _STARTING = 1000, 64
 #: Seconds that a file's time may be ahead of the clock: a file system of another machine.
 _AHEAD = 24 * 3600.0
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]++)(?:\[[^\]]*\])?\s*+\(?([<>=!~0-9.,\s]*+)\)?\s*+")
+_COMPARED = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "<": operator.lt,
+    ">": operator.gt,
+    "!=": operator.ne,
+    "==": operator.eq,
+}
 _BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([0-9][0-9.]*)")
 #: The folders of completion scripts of a shell, and the one that `completion --help` recommends. zsh has no fixed
 #: place, and its FPATH is not exported.
@@ -88,12 +97,8 @@ def check_user(report: DoctorReport) -> None:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         name = ""
-    report.ok(
-        "user",
-        Message("{name} (uid {uid})", name=name, uid=uid)
-        if name
-        else Message("uid {uid}, which has no name here", uid=uid),
-    )
+    text = Message("{name} (uid {uid})") if name else Message("uid {uid}, which has no name here")
+    report.ok("user", text.filled(name=name, uid=uid))
 
 
 def check_state(report: DoctorReport, env: Mapping[str, str], *, needed: bool) -> None:
@@ -120,14 +125,8 @@ def check_state(report: DoctorReport, env: Mapping[str, str], *, needed: bool) -
             Message("free some space, or set ATLCTL_STATE_DIR to a folder on another disk"),
         )
     else:
-        report.ok(
-            "state",
-            (
-                Message("{path} can be written, {room} free", path=folder, room=_mib(room))
-                if there
-                else Message("{path} can be made, {room} free", path=folder, room=_mib(room))
-            ),
-        )
+        able = Message("{path} can be written, {room} free") if there else Message("{path} can be made, {room} free")
+        report.ok("state", able.filled(path=folder, room=_mib(room)))
 
 
 def _room(folder: str) -> int:
@@ -197,17 +196,11 @@ def check_descriptors(report: DoctorReport) -> None:
         report.ok("open-files", about("open files", "no limit"))
     elif most < _WORKERS:
         text = Message("at most {hard}: a command may run on {most} workers at once, no more", hard=hard, most=most)
-        report.warn(
-            "open-files",
-            text,
-            Message(
-                "raise the hard limit (limits.conf, LimitNOFILE), or: atlctl exec --batch {batch}", batch=max(1, most)
-            ),
-        )
+        fix = Message("raise the hard limit (limits.conf, LimitNOFILE), or: atlctl exec --batch {batch}")
+        report.warn("open-files", text, fix.filled(batch=max(1, most)))
     else:
-        report.ok(
-            "open-files", Message("at most {hard}: a command may run on {most} workers at once", hard=hard, most=most)
-        )
+        text = Message("at most {hard}: a command may run on {most} workers at once", hard=hard, most=most)
+        report.ok("open-files", text)
 
 
 def _limit(value: int) -> int | None:
@@ -273,15 +266,7 @@ def check_packages(report: DoctorReport) -> None:
 def fits(version: str, bounds: str) -> bool:
     """Whether a version is within bounds like `>=0.29,<0.30`; other forms of comparison are ignored."""
     own = _release(version)
-    compared = {
-        ">=": own.__ge__,
-        "<=": own.__le__,
-        "<": own.__lt__,
-        ">": own.__gt__,
-        "!=": own.__ne__,
-        "==": own.__eq__,
-    }
-    return all(compared[operator](_release(bound)) is not False for operator, bound in _BOUND.findall(bounds))
+    return all(_COMPARED[sign](own, _release(bound)) for sign, bound in _BOUND.findall(bounds))
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -295,18 +280,13 @@ def _release(version: str) -> tuple[int, ...]:
 
 def check_programs(report: DoctorReport) -> None:
     """Optional programs of single commands."""
-    there = {
-        "py-spy": pyspy_path(),
-        "torch": "torch" if importlib.util.find_spec("torch") is not None else None,
-    }
+    there = {"py-spy": pyspy_path(), "torch": "torch" if importlib.util.find_spec("torch") is not None else None}
     report.data["machine"]["programs"] = {name: bool(found) for name, found in there.items()}
     told = {"py-spy": Message("py-spy (stacks)"), "torch": Message("torch (demo)")}
     absent = [name for name, found in there.items() if not found]
     if absent:
-        text = Message(
-            "not installed, and needed by single commands alone: {names}",
-            names=joined((told[name] for name in absent), ", "),
-        )
+        names = joined((told[name] for name in absent), ", ")
+        text = Message("not installed, and needed by single commands alone: {names}", names=names)
         report.skip("programs", text, install_line(*absent))
     else:
         report.ok("programs", joined(told.values(), ", "))
@@ -367,12 +347,8 @@ def check_terminal(report: DoctorReport, env: Mapping[str, str], streams: Stream
     how = Message("with colours") if colored else Message("without colours")
     how = Message("{how} ({source})", how=how, source=source) if source else how
     if not streams.stdout_tty:
-        report.ok(
-            "terminal",
-            Message("stdout is not a terminal: nothing is cut; {how}", how=how)
-            if colored
-            else Message("stdout is not a terminal: plain text, nothing is cut"),
-        )
+        plain = Message("stdout is not a terminal: plain text, nothing is cut")
+        report.ok("terminal", Message("stdout is not a terminal: nothing is cut; {how}", how=how) if colored else plain)
     elif env.get("TERM", "dumb") == "dumb":
         report.warn("terminal", Message("TERM is dumb or not set; {color}", color=how), "export TERM=xterm-256color")
     else:
@@ -404,15 +380,8 @@ def check_locale(report: DoctorReport, env: Mapping[str, str]) -> None:
     speaks = language(env)
     told_by = next((name for name in _LANGUAGE_BY if env.get(name)), None)
     report.data["machine"]["locale"] = {"value": value, "by": said, "language": speaks, "language_by": told_by}
-    tongue = (
-        (
-            Message("texts in Chinese ({source})", source=told_by)
-            if speaks == "zh"
-            else Message("texts in English ({source})", source=told_by)
-        )
-        if told_by
-        else Message("texts in English; LC_ALL=zh_CN.UTF-8 gives Chinese")
-    )
+    tongue = Message("texts in Chinese ({source})") if speaks == "zh" else Message("texts in English ({source})")
+    tongue = tongue.filled(source=told_by) if told_by else Message("texts in English; LC_ALL=zh_CN.UTF-8 gives Chinese")
     if "utf-8" in value.lower() or "utf8" in value.lower():
         report.ok("locale", Message("{value}; {language}", value=value, language=tongue))
     else:

@@ -18,9 +18,10 @@ from atlctl.backends.base import Argv, ExecRequest, Exited, FailedToStart, Lost,
 from atlctl.diagnosis.evidence import RankLogFacts
 from atlctl.diagnosis.result import Diagnosis, Proof
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable
+from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable, UsageError
 from atlctl.jobs.naming import fold_names
 from atlctl.recording.hosts import by_host, merged
+from atlctl.recording.packed import ENDINGS, Unpacking, unpacking
 from atlctl.remote.sending import shell
 
 if TYPE_CHECKING:
@@ -41,8 +42,11 @@ _GRACE = 1.0
 READERS = 16
 #: Bytes from which a file's format is detected, and bytes of a command's error output that are kept.
 _SAMPLE = 64 * 1024
+#: Bytes at a file's start that show whether it is compressed.
+_MAGIC = 4
 _COMPLAINT = 1024
 
+_TOO_LARGE = Message("{file} is compressed and larger than {size} MiB; it was not read")
 _FEWER = Message("name fewer files with --log-path")
 _UNREAD = Message("its files could not be read: {why}")
 _READ = 'tail -c "$2" < "$1"'
@@ -218,12 +222,18 @@ class _Visit:
             self._say(remark, worker.name)
 
     async def _file(self, worker: Worker, file: Listed, names: tuple[str, ...]) -> None:
-        intake = _Intake(self._matcher, skip=file.size > LIMIT)
+        if file.size > LIMIT and file.path.endswith(ENDINGS):
+            self._say(_TOO_LARGE.filled(file=file.shown, size=LIMIT >> 20), worker.name)
+            return
+        intake = _Intake(self._matcher, file.shown, skip=file.size > LIMIT)
         try:
             await self._run(worker, (_READ, file.path, str(LIMIT)), intake.take)
         except _Complained as error:
             why = Message("{file} could not be read: {why}", file=file.shown, why=error.message)
             self._found.problems.append((worker.name, AtlctlError(why)))
+            return
+        except UsageError as error:  # it is compressed, and the package that unpacks it is missing
+            self._found.problems.append((worker.name, error))
             return
         if reason := intake.finish():
             self._say(Message("{file} {what}", file=file.shown, what=reason), worker.name)
@@ -243,9 +253,12 @@ class _Visit:
         if wrong:
             self._say(Message("{file} {what}", file=file.shown, what=wrong), worker.name)
         facts = intake.reader_of_all.facts()
-        if intake.feed.unread is not None:
+        for why in intake.feed.unread.values():
             facts.cut = True
-            self._say(Message("{path}: {why}", path=file.shown, why=intake.feed.unread), worker.name)
+            self._say(Message("{path}: {why}", path=file.shown, why=why), worker.name)
+        if intake.damage is not None:
+            facts.cut = True
+            self._say(Message("{path} {problem}", path=file.shown, problem=intake.damage), worker.name)
         item = Read(names, file, facts, intake.feed.number, file.size > LIMIT, wrong)
         self._read.setdefault(worker.name, []).append(item)
 
@@ -310,42 +323,63 @@ def parse_list(data: bytes) -> tuple[list[Listed], list[str]]:
 
 
 class _Intake:
-    """Receives a file's bytes, and passes them to a reader once its format is known."""
+    """Receives a file's bytes, and passes them, unpacked, to a reader once its format is known."""
 
-    def __init__(self, matcher: Matcher, *, skip: bool) -> None:
+    def __init__(self, matcher: Matcher, shown: str, *, skip: bool) -> None:
         """`skip`: the first line is the rest of one, and is left out."""
         from atlctl.diagnosis.logfacts import LogReader
 
         self.reader_of_all = LogReader(matcher)
         self.feed: Feed | None = None
         self._matcher = matcher
+        self._shown = shown
+        self._head: bytes | None = None if skip else b""  # the first bytes, until they show whether it is compressed
+        self._unpacking: Unpacking | None = None
         self._start = b""
         self._left = LIMIT
         self._skip = skip
         self._refused: Message | None = None
 
+    @property
+    def damage(self) -> Message | None:
+        """Why the file was not unpacked to its end, to go behind its name."""
+        return self._unpacking.wrong if self._unpacking else None
+
     def take(self, data: bytes) -> bool:
-        """Take the next bytes; False if no more are needed."""
+        """Takes the next bytes; False if no more are needed. Raises UsageError if a package is missing."""
         data = data[: self._left]  # it grows while it is read
         self._left -= len(data)
+        if self._head is not None:
+            self._head += data
+            if len(self._head) < _MAGIC:
+                return True
+            data, self._head = self._head, None
+            self._unpacking = unpacking(data, self._shown, self._shown, "errors")
         if self._skip:
             _, newline, data = data.partition(b"\n")
             self._skip = not newline
+        for piece in self._unpacking.feed(data) if self._unpacking else (data,):
+            self._put(piece)
+        return self._left > 0 and self._refused is None and self.damage is None
+
+    def _put(self, data: bytes) -> None:
         if self.feed is not None:
             self.feed.feed(data)
-        else:
-            self._start += data
-            if len(self._start) >= _SAMPLE:
-                self._begin()
-        return self._left > 0 and self._refused is None
+            return
+        self._start += data
+        if len(self._start) >= _SAMPLE:
+            self._begin()
 
     def finish(self) -> Message | None:
         """The file has ended. Why it was not read, to go behind its name."""
+        self._put(self._unpacking.finish() if self._unpacking else self._head or b"")
+        if self._unpacking and self._unpacking.refused:
+            return self._unpacking.wrong
         if self.feed is None and self._start and self._refused is None:
             self._begin()
         if self.feed is not None:
             self.feed.finish()
-        return self._refused
+        return self._refused or (self.damage if self.feed is None else None)
 
     def _begin(self) -> None:
         from atlctl.diagnosis.logfacts import literals_of

@@ -28,6 +28,7 @@ from atlctl.diagnosis.telling.guide import Guide, Manner
 from atlctl.diagnosis.telling.people import tell_people
 from atlctl.i18n import Message, edited, language
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageError
+from atlctl.jobs.naming import safe_file_name
 from atlctl.recording import manifest
 from atlctl.recording.events import lines_within, parse_events
 from atlctl.recording.excerpts import Passage, around, versions
@@ -52,6 +53,7 @@ from atlctl.recording.save import DEADLINE, SAVING_ERROR_FILES, error_file_parts
 from atlctl.recording.steps import tracks_of
 from atlctl.render.page import render
 from atlctl.render.redact import redact_diagnostics, redact_text
+from atlctl.render.sanitize import clean
 from atlctl.render.table import rfc3339
 
 if TYPE_CHECKING:
@@ -187,7 +189,7 @@ class Making:
             self.about = {"job": job.name or None, "uid": job.uid or None, "state": str(job.state)}
         self.folder.put([VERDICT], json.dumps({**self.about, **data}, indent=1).encode() + b"\n")
         redacted = self.folder.places()
-        self.missing = [(what, _redacted(why)) for what, why in self.missing]
+        self.missing = [(what, redact_text(why)) for what, why in self.missing]
         material = Material(
             found,
             saved.job,
@@ -305,8 +307,6 @@ def making(out: str | None, name: str, smoke: str | None) -> Iterator[Making]:
 
     Raises UsageError, NotAllowed if it cannot be made there, or if `smoke` is not a document of a smoke test.
     """
-    from atlctl.jobs.naming import safe_file_name
-
     data = None
     if smoke is not None:
         try:
@@ -334,12 +334,6 @@ def _place(proof: Proof) -> str:
     return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else proof.file
 
 
-def _redacted(text: str) -> str:
-    """A message that holds no secret stays one."""
-    hidden = redact_text(text)
-    return text if hidden == text else hidden
-
-
 def hide(found: Diagnosis) -> Diagnosis:
     """The diagnosis with its secrets redacted."""
 
@@ -347,9 +341,9 @@ def hide(found: Diagnosis) -> Diagnosis:
         return tuple(
             replace(
                 item,
-                message=_redacted(item.message),
+                message=redact_text(item.message),
                 detail=redact_text(item.detail),
-                why=_redacted(item.why),
+                why=redact_text(item.why),
                 traceback=item.traceback and traced(item.traceback),
             )
             for item in items
@@ -363,20 +357,13 @@ def hide(found: Diagnosis) -> Diagnosis:
             earlier=tuple(replace(raised, message=redact_text(raised.message)) for raised in trace.earlier),
         )
 
-    def hidden(proof: Proof) -> Proof:
-        return replace(proof, text=_redacted(proof.text))
-
-    remarks = tuple(map(_redacted, found.remarks))
-    changed = replace(
-        found, root_causes=caused(found.root_causes), candidates=caused(found.candidates), remarks=remarks
-    )
-    return changed.placed(hidden)
+    causes, candidates, remarks = caused(found.root_causes), caused(found.candidates), map(redact_text, found.remarks)
+    changed = replace(found, root_causes=causes, candidates=candidates, remarks=tuple(remarks))
+    return changed.placed(lambda proof: replace(proof, text=redact_text(proof.text)))
 
 
 def tell(report: WrittenReport, output: str) -> None:
     """Print the report's path and verdict on stdout, or its JSON document."""
-    from atlctl.render.sanitize import clean
-
     if output in ("json", "yaml"):
         say.document(report.as_data())
         return

@@ -221,9 +221,8 @@ def _excerpts(proofs: Sequence[Proof], material: Material, manner: Manner, words
             drawn[at] = replace(drawn[at], lines=marked)
             continue
         places.setdefault(name, []).append(len(drawn))
-        shown = [
-            _stamped(at, text, "at" if at == number else "") for at, text in enumerate(passage.lines, passage.first)
-        ]
+        around = enumerate(passage.lines, passage.first)
+        shown = [_stamped(at, text, "at" if at == number else "") for at, text in around]
         more = _coloured(passage.trace)
         drawn.append(Excerpt(_place(proof, manner), "", shown, more, _folded_trace(passage.trace, words)))
     return drawn
@@ -354,18 +353,10 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> li
     groups.sort(key=lambda row: (row[0] not in blamed, -int(row[1])))
     heads = [words[f"head {key}"] for key in ("workers", "count", "state", "part", "message")]
     first = frozenset(at for at, row in enumerate(groups) if row[0] in blamed)
-    folded = words["all rows"].format(count=len(rows))
-    few = without_empty(
-        PageTable(
-            heads,
-            groups[:_MAX_ROWS],
-            frozenset((1,)),
-            first,
-            shown=_OPEN_GROUPS,
-            folded=words["rows more"].format(count=len(groups[:_MAX_ROWS]) - _OPEN_GROUPS),
-        )
-    )
-    return [few, without_empty(PageTable(whole.heads, rows, whole.numbers, marked, shown=0, folded=folded))]
+    more = words["rows more"].format(count=len(groups[:_MAX_ROWS]) - _OPEN_GROUPS)
+    few = PageTable(heads, groups[:_MAX_ROWS], frozenset((1,)), first, shown=_OPEN_GROUPS, folded=more)
+    behind = replace(whole, shown=0, folded=words["all rows"].format(count=len(rows)))
+    return [without_empty(few), without_empty(behind)]
 
 
 def _state(state: str, reason: str, manner: Manner) -> str:
@@ -501,14 +492,11 @@ def _table(
 def without_empty(table: PageTable) -> PageTable:
     """The table without the columns that say nothing in any row."""
     kept = [at for at in range(len(table.heads)) if any(row[at] not in ("", "-") for row in table.rows)]
-    return PageTable(
-        [table.heads[at] for at in kept],
-        [[row[at] for at in kept] for row in table.rows],
-        frozenset(kept.index(at) for at in table.numbers if at in kept),
-        table.marked,
-        table.caption,
-        table.shown,
-        table.folded,
+    return replace(
+        table,
+        heads=[table.heads[at] for at in kept],
+        rows=[[row[at] for at in kept] for row in table.rows],
+        numbers=frozenset(kept.index(at) for at in table.numbers if at in kept),
     )
 
 
@@ -526,7 +514,7 @@ def smoke_results(data: Mapping[str, Any], words: Mapping[str, str], tell: Calla
     ]
     checks = [
         (
-            _verdict(item, words),
+            _severity(item.get("verdict"), words),
             _cut(item.get("check")),
             f"{item['seconds']:.1f}" if isinstance(item.get("seconds"), int | float) else "",
             tell(from_data(item.get("message"), _cut(item.get("note")))),
@@ -593,10 +581,6 @@ def _heat(data: Mapping[str, Any], one: tuple[str, str, str, str, bool], words: 
     return HeatTable(words[title], words["heat shares"], names_shown, short, parts, note, exact)
 
 
-def _verdict(item: Mapping[str, Any], words: Mapping[str, str]) -> str:
-    return _severity(item.get("verdict"), words)
-
-
 def _severity(value: object, words: Mapping[str, str]) -> str:
     text = _cut(value)
     return Coloured(words.get(f"smoke {text}", text), _TONES.get(text, Tone.PLAIN))
@@ -638,8 +622,7 @@ _WAIT_LANES = 16
 
 def _timelines(material: Material, manner: Manner, words: Mapping[str, str]) -> list[Part | None]:
     """The ranks that wait, if any do; then the events on each worker."""
-    whole = timeline(material, manner, words)
-    waiting = waits(material, manner, words)
+    whole, waiting = timeline(material, manner, words), waits(material, manner, words)
     if waiting is None:
         return [whole]
     return [Heading(words["who waits"]), waiting, Heading(words["what happened"]) if whole else None, whole]

@@ -130,11 +130,8 @@ def _headline(report: Report, words: Words, streams: Streams) -> list[str]:
     parts = [words(keys[verdict].filled(count=count)) for verdict, count in counts.items() if count]
     verdict = report.verdict
     whole = words.whole(verdict)
-    lines = _folded(
-        whole + (words(Message(" ({counts})", counts=words(LIST).join(parts))) if parts else ""),
-        streams,
-        0,
-    )
+    more = words(Message(" ({counts})", counts=words(LIST).join(parts))) if parts else ""
+    lines = _folded(whole + more, streams, 0)
     lines[0] = painted_head(lines[0], whole, _TONES[verdict], streams.stdout_color)
     return lines
 
@@ -251,37 +248,18 @@ def _network(report: Report, words: Words, streams: Streams) -> str:
     drawn = draw(heat, streams)
     if drawn.middle is None or drawn.least is None:
         return ""
-    count = len(heat.names)
-    told = words(title.filled(median=f"{figure(drawn.middle)} {unit}", least=f"{100 * drawn.least:.0f}"))
-    lines = _folded(told, streams, 0)
+    count, low = len(heat.names), round(100 * heat.low)
+    legend = [title.filled(median=f"{figure(drawn.middle)} {unit}", least=f"{100 * drawn.least:.0f}")]
     if drawn.text:
-        legend = [
-            words(Message("each digit is tenths of the median (9: all of it), x: none, columns by their number"))
-            if drawn.shares
-            else words(
-                Message("- marks less than {low} % of the median, ! much less, x none", low=round(100 * heat.low))
-            )
-        ]
+        tenths = Message("each digit is tenths of the median (9: all of it), x: none, columns by their number")
+        marks = Message("- marks less than {low} % of the median, ! much less, x none", low=low)
+        legend.append(tenths if drawn.shares else marks)
         if drawn.shown < count:
-            legend.append(
-                words(
-                    Message(
-                        "{shown} of {count} workers are shown, those that explain what is low",
-                        shown=drawn.shown,
-                        count=count,
-                    )
-                )
-            )
-        for text in legend:
-            lines += _folded(text, streams, 0)
+            text = Message("{shown} of {count} workers are shown, those that explain what is low")
+            legend.append(text.filled(shown=drawn.shown, count=count))
     elif streams.stdout_tty:
-        lines += _folded(
-            words(
-                Message("{count} workers, no link below {low} % of the median", count=count, low=round(100 * heat.low))
-            ),
-            streams,
-            0,
-        )
+        legend.append(Message("{count} workers, no link below {low} % of the median", count=count, low=low))
+    lines = [line for text in legend for line in _folded(words(text), streams, 0)]
     return "\n" + "".join(f"{line}\n" for line in lines) + drawn.text
 
 

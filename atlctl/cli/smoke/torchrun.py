@@ -160,7 +160,7 @@ def _pet(env: Mapping[str, str], gpus: int | None) -> _Line | str:
     most = int(match.group(2) or match.group(1))
     processes = env.get("PET_NPROC_PER_NODE")
     rank, stated = _int(env, "RANK"), _int(env, "WORLD_SIZE")
-    if most > 1 and backend == "static" and _flag(env, "PET_STANDALONE") is not True:
+    if most > 1 and backend == "static" and env.get("PET_STANDALONE", "0") in ("0", ""):
         if "PET_NODE_RANK" not in env:
             if rank is None or rank >= most:
                 return Message(
@@ -169,13 +169,8 @@ def _pet(env: Mapping[str, str], gpus: int | None) -> _Line | str:
             line.node_rank = rank
             line.notes.append(Message("PET_NODE_RANK is not set: without --node-rank every worker would be the first"))
         elif rank is not None and env["PET_NODE_RANK"] != str(rank):
-            line.notes.append(
-                Message(
-                    "PET_NODE_RANK={stated} and RANK={rank} differ: torchrun goes by the former",
-                    stated=env["PET_NODE_RANK"],
-                    rank=rank,
-                )
-            )
+            note = Message("PET_NODE_RANK={stated} and RANK={rank} differ: torchrun goes by the former")
+            line.notes.append(note.filled(stated=env["PET_NODE_RANK"], rank=rank))
         if "PET_MASTER_ADDR" not in env and "PET_RDZV_ENDPOINT" not in env:
             if "MASTER_ADDR" not in env:
                 return Message("PET_NNODES asks for several workers, and nothing says where they meet: PET_MASTER_ADDR")
@@ -186,34 +181,17 @@ def _pet(env: Mapping[str, str], gpus: int | None) -> _Line | str:
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         own = env.get(f"PET_{name}")
         if own is not None and name in env and env[name] != own:
-            line.notes.append(
-                Message(
-                    "PET_{name}={own} and {name}={other} differ: torchrun goes by the former",
-                    name=name,
-                    own=own,
-                    other=env[name],
-                )
-            )
+            note = Message("PET_{name}={own} and {name}={other} differ: torchrun goes by the former")
+            line.notes.append(note.filled(name=name, own=own, other=env[name]))
     if stated is not None and stated != most:
         each = int(processes) if processes is not None and processes.isdigit() else None
+        note = Message("WORLD_SIZE={stated} does not agree with PET_NNODES={nnodes}: torchrun goes by the latter")
         if each is not None and stated == most * each:
-            line.notes.append(
-                Message(
-                    "WORLD_SIZE={stated} counts processes here ({most} x {each}), as in a PyTorchJob: it cannot "
-                    "be used for --nnodes",
-                    stated=stated,
-                    most=most,
-                    each=each,
-                )
+            note = Message(
+                "WORLD_SIZE={stated} counts processes here ({most} x {each}), as in a PyTorchJob: it cannot "
+                "be used for --nnodes"
             )
-        else:
-            line.notes.append(
-                Message(
-                    "WORLD_SIZE={stated} does not agree with PET_NNODES={nnodes}: torchrun goes by the latter",
-                    stated=stated,
-                    nnodes=nnodes,
-                )
-            )
+        line.notes.append(note.filled(stated=stated, nnodes=nnodes, most=most, each=each))
     if processes is None and gpus:
         line.notes.append(Message("PET_NPROC_PER_NODE is not set: torchrun would start one process"))
     return line
@@ -254,10 +232,8 @@ def _contract(env: Mapping[str, str]) -> _Line | str:
         nodes, rank, by = _int(env, "WORLD_SIZE"), _int(env, "RANK"), "WORLD_SIZE, RANK"
     if nodes is None or rank is None:
         lacking = [name for name in ("WORLD_SIZE", "RANK") if _int(env, name) is None]
-        return Message(
-            "MASTER_ADDR is set, but {names} is not a number: the number of workers is unknown",
-            names=" and ".join(lacking),
-        )
+        text = Message("MASTER_ADDR is set, but {names} is not a number: the number of workers is unknown")
+        return text.filled(names=" and ".join(lacking))
     if rank >= nodes:
         return Message("{by}: worker {rank} of {nodes} cannot be", by=by, rank=rank, nodes=nodes)
     line = _Line()
@@ -270,14 +246,8 @@ def _contract(env: Mapping[str, str]) -> _Line | str:
     line.notes.append(Message("WORLD_SIZE and RANK are taken for workers, not for processes ({by})", by=by))
     counted = _volcano(env)
     if counted and counted != nodes:
-        line.notes.append(
-            Message(
-                "Volcano's VC_*_NUM give {counted} workers, {by} gives {nodes}: check which is right",
-                counted=counted,
-                by=by,
-                nodes=nodes,
-            )
-        )
+        note = Message("Volcano's VC_*_NUM give {counted} workers, {by} gives {nodes}: check which is right")
+        line.notes.append(note.filled(counted=counted, by=by, nodes=nodes))
     elif not counted and re.search(r"-master-0$", env["MASTER_ADDR"]) and "NODE_NUM" not in env:
         line.notes.append(
             Message(
@@ -293,11 +263,10 @@ def _contract(env: Mapping[str, str]) -> _Line | str:
 def _alone(env: Mapping[str, str]) -> _Line | str:
     index = next((name for name in ("SLURM_NNODES", "OMPI_COMM_WORLD_SIZE") if (_int(env, name) or 1) > 1), None)
     if index is not None:
-        return Message(
-            "{index}={value}, and nothing says where they meet: set MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK",
-            index=index,
-            value=env[index],
+        text = Message(
+            "{index}={value}, and nothing says where they meet: set MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK"
         )
+        return text.filled(index=index, value=env[index])
     if "JOB_COMPLETION_INDEX" in env and env["JOB_COMPLETION_INDEX"] != "0":
         return Message(
             "this is one of several pods of an indexed job, and nothing says where they meet: set MASTER_ADDR"
@@ -312,8 +281,7 @@ def _count(line: _Line, env: Mapping[str, str], gpus: int | None) -> None:
     told = env.get("PET_NPROC_PER_NODE")
     if told is None and line.processes is None:
         told = env.get("NPROC_PER_NODE")
-        if told is not None and told.isdigit():
-            line.processes = told
+        line.processes = told if told is not None and told.isdigit() else None
     if told is not None and told.isdigit() and gpus is not None and gpus != int(told):
         name = "PET_NPROC_PER_NODE" if "PET_NPROC_PER_NODE" in env else "NPROC_PER_NODE"
         line.notes.append(Message("{name}={value}, but {gpus} GPUs were counted", name=name, value=told, gpus=gpus))
@@ -337,7 +305,3 @@ def _volcano(env: Mapping[str, str]) -> int:
 def _int(env: Mapping[str, str], name: str) -> int | None:
     value = env.get(name, "")
     return int(value) if re.fullmatch(r"[0-9]{1,6}", value, re.ASCII) else None
-
-
-def _flag(env: Mapping[str, str], name: str) -> bool | None:
-    return None if name not in env else env[name] not in ("0", "")

@@ -106,7 +106,7 @@ class ComputeReader:
 
     def _sample(self) -> None:
         now, self._now = self._now, {}
-        if not _has(now, b"T"):
+        if _first(now, b"T") is None:
             return
         before, self._before = self._before, now
         self.count += 1
@@ -161,10 +161,6 @@ def _count(spans: bytes) -> float | None:
 def _number(word: bytes) -> float:
     """-1 for anything else than a number: nothing that is counted here is below 0."""
     return float(word) if _NUMBER.fullmatch(word) else -1.0
-
-
-def _has(sample: dict[bytes, list[float]], letter: bytes) -> bool:
-    return _first(sample, letter) is not None
 
 
 def _first(sample: dict[bytes, list[float]], letter: bytes) -> float | None:

@@ -69,11 +69,7 @@ SCOPES = {
     "machine": Message("of the whole machine"),
     "processes": Message("of the worker's processes"),
 }
-_SCOPE = {
-    "container": Message("container"),
-    "machine": about("scope", "machine"),
-    "processes": Message("processes"),
-}
+_SCOPE = {"container": Message("container"), "machine": about("scope", "machine"), "processes": Message("processes")}
 Judged = Sequence[tuple[SeenGpu, tuple[Mark, ...]]]
 
 
@@ -124,9 +120,7 @@ def _places(views: Sequence[View], troubles: Mapping[str, str]) -> list[GpuPlace
         groups.setdefault(uuids if known else view.worker.name, []).append(view)
     return [
         GpuPlace(
-            tuple(group),
-            judged[group[0].worker.name],
-            tuple(troubles.get(view.worker.name, "") for view in group),
+            tuple(group), judged[group[0].worker.name], tuple(troubles.get(view.worker.name, "") for view in group)
         )
         for group in groups.values()
     ]
@@ -297,11 +291,7 @@ def _span(values: Sequence[float | None]) -> str:
 def _use(use: Compute | None) -> tuple[str, str, str]:
     if use is None:
         return _NOTHING, _NOTHING, _NOTHING
-    return (
-        _of(use.cpu, use.cpu_limit, 1),
-        _of(use.memory, use.memory_limit, _GIB),
-        _SCOPE[use.scope],
-    )
+    return (_of(use.cpu, use.cpu_limit, 1), _of(use.memory, use.memory_limit, _GIB), _SCOPE[use.scope])
 
 
 def _of(value: float | None, limit: float | None, unit: float) -> str:

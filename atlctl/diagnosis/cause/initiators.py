@@ -46,11 +46,18 @@ def find_initiators(this: Round) -> Diagnosis | None:
     return _opaque(this)
 
 
-#: A rank that reports another one's failure: `RuntimeError: rank 3 failed: KeyError: 'x'`.
+#: A rank that reports another one's failure, by its global rank or by its ranks in groups:
+#: `RuntimeError: rank 3 failed: KeyError: 'x'`, `TP1/PP0 crashed`.
 _BLAMES = re.compile(
-    r"(?:\brank|进程)[ #:=]{0,2}(?P<rank>\d{1,7})\b ?(?:has )?(?:failed|crashed|died|aborted|raised|reported an error|"
-    r"失败|出错|异常|崩溃)\b(?! to )[^:：]{0,40}(?:[:：] ?(?P<words>.+))?",
+    r"(?:(?P<groups>\b(?:(?:tp|pp|dp|cp)[ _-]?(?:rank)?[ #:=]{0,2}\d{1,6}\b[ ,/]{0,2}){1,4})"
+    r"|(?:\brank|进程)[ #:=]{0,2}(?P<rank>\d{1,7})\b) ?(?:has )?"
+    r"(?:failed|crashed|died|aborted|raised|reported an error|失败|出错|异常|崩溃)\b(?! to )[^:：]{0,40}"
+    r"(?:[:：] ?(?P<words>.+))?",
     re.IGNORECASE,
+)
+_GROUP = re.compile(r"([a-z]{2})[ _-]?(?:rank)?[ #:=]{0,2}(\d{1,6})", re.IGNORECASE)
+_UNKNOWN_GROUP = Message(
+    "it reports the failure of another rank by its groups, and the logs do not show which rank that is"
 )
 
 
@@ -59,17 +66,25 @@ def _named_by_others(this: Round) -> Diagnosis | None:
 
     Some programs exchange their exceptions in a collective, and a rank raises another rank's exception.
     """
-    blamed: set[int] = set()
+    blamed: set[int | None] = set()
     words, by = "", None
     for item in this.initiators:
         found = _BLAMES.search(item.message)
-        if item.strength is not Strength.STRONG or found is None or int(found["rank"]) == item.rank:
+        if item.strength is not Strength.STRONG or found is None:
             return None
-        blamed.add(int(found["rank"]))
+        if found["groups"]:
+            groups = {name.lower(): int(at) for name, at in _GROUP.findall(found["groups"])}
+            rank = this.job.of_groups(groups, item.rank)
+        else:
+            rank = int(found["rank"])
+        if rank is not None and rank == item.rank:
+            return None
+        blamed.add(rank)
         words, by = found["words"] or item.message, item
-    if len(blamed) != 1 or by is None:
+    if by is None or (len(blamed) != 1 and None not in blamed):
         return None
-    rank = blamed.pop()
+    if (rank := blamed.pop() if len(blamed) == 1 else None) is None:
+        return undecided(this, this.initiators, _UNKNOWN_GROUP)
     why = Message("{process} reports its failure", process=name_process(by.process))
     own = next((item for item in this.failures if item.rank == rank), None)
     process = own.process if own else place_unheard(this, rank)

@@ -20,6 +20,7 @@ from atlctl.diagnosis.signatures import LineRole
 from atlctl.diagnosis.torchelastic import ENDINGS, NoteKind
 from atlctl.diagnosis.tracebacks import Raised, Trace
 from atlctl.i18n import Message, plural
+from atlctl.jobs.model import State
 
 #: The store's count of joined agents, and the address that a client names.
 _JOINED = re.compile(r"(?P<joined>\d{1,6})/(?P<wanted>\d{1,6}) clients joined")
@@ -363,12 +364,16 @@ def find_loose(this: Round) -> Diagnosis | None:
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates[:16])) if candidates else None
 
 
+_OF_A_THREAD = Message("a thread of it ended so; the log does not show whether the process went on")
+
+
 def reported_deaths(job: JudgedJob) -> Diagnosis | None:
     """Candidates from deaths that launchers, shells and the kernel report, for use if no other failure is known.
 
     Deaths in earlier rounds, and deaths after which training continued for long, are ignored.
     """
     found: list[Cause] = []
+    succeeded = {worker.worker for worker in job.workers if worker.evidence.state is State.SUCCEEDED}
     logs = [
         (worker.worker, log, max(log.outlived, *worker.rounds.ends[: worker.rounds.seen - 1], 0))
         for worker in job.workers
@@ -392,10 +397,11 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
                 cause = _candidate(name, "unknown", str(item.frame or ""), item.line_no, None)
                 found.append(replace(cause, why=UNFINISHED, frame=item.frame))
         for trace in log.traces:
-            own = not (trace.agent or trace.thread) and consequence_of(trace.last.text) is None
-            if own and trace.line_no > late:
+            own = not trace.agent and consequence_of(trace.last.text) is None
+            if own and trace.line_no > late and not (trace.thread and name in succeeded):
                 end = trace.last
-                found.append(_candidate(name, job.category(end.message), end.message, end.line_no, end.exception))
+                cause = _candidate(name, job.category(end.message), end.message, end.line_no, end.exception)
+                found.append(replace(cause, rank=trace.origin.rank, why=_OF_A_THREAD) if trace.thread else cause)
         for note in log.notes if not found else ():
             if note.launcher and note.line_no > late and note.kind in ENDINGS:
                 found.append(_candidate(name, "unknown", note.text, note.line_no, None))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -100,6 +101,30 @@ class JudgedJob:
         """The largest world size in the logs, 0 if none has one."""
         logs = [worker.evidence.log for worker in self.workers if worker.evidence.log]
         return max((item.world or 0 for log in logs for item in log.identities), default=0)
+
+    def of_groups(self, groups: Mapping[str, int], speaker: int | None) -> int | None:
+        """The global rank with these ranks in its groups (`tp`, `pp`, ...) that shares all other groups with `speaker`.
+
+        None if the logs do not show it: they must name the sizes of all groups, and all the same.
+        """
+        meshes = {worker.evidence.log.mesh for worker in self.workers if worker.evidence.log} - {()}
+        mesh = meshes.pop() if len(meshes) == 1 else ()
+        if not mesh or self._world not in (0, math.prod(size for _, size in mesh)):
+            return None
+        left = dict(groups)
+        found, step = 0, 1
+        for name, size in reversed(mesh):
+            # Data parallelism may have several dimensions: `dp_replicate` and `dp_shard`.
+            group = next((group for group in groups if name.startswith(group)), None)
+            if group is not None:
+                left[group], at = divmod(left[group], size)
+            elif size > 1 and speaker is None:
+                return None
+            else:
+                at = (speaker or 0) // step % size
+            found += at * step
+            step *= size
+        return None if any(left.values()) else found
 
     @cached_property
     def _lacks_ranks(self) -> bool:

@@ -362,15 +362,7 @@ def collectives(own: Rank) -> None:
     """The stage `collectives`: run each collective once with exact integers, and compare every bit."""
     length = min(65536, own.room() // (4 * (2 * own.world + 8))) // own.world * own.world or own.world
     test = Collectives(own, length)
-    for name in (
-        "barrier",
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "broadcast",
-        "all_to_all",
-        "send_recv",
-    ):
+    for name in ("barrier", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"):
         if name == "send_recv" and own.world < 2:
             continue
         own.say(ev="step", step=name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,16 +104,9 @@ class _Mesh:
             told |= await self._places(unsure, others[:TARGETS])
         self._chosen = choose_addresses(workers, told)
         for name in self._chosen.lost:
-            self._run.find(
-                Finding(
-                    CHECK,
-                    Severity.FAIL,
-                    Culprit("worker", name),
-                    Message("it has no address but loopback, while other workers are on other hosts"),
-                    True,
-                    Message("look at the interfaces of this worker: none is up that others could reach"),
-                )
-            )
+            text = Message("it has no address but loopback, while other workers are on other hosts")
+            advice = Message("look at the interfaces of this worker: none is up that others could reach")
+            self._run.find(Finding(CHECK, Severity.FAIL, Culprit("worker", name), text, True, advice))
         machines = dict.fromkeys(place.machine for place in told.values())
         self._machines = {name: list(machines).index(place.machine) for name, place in told.items()}
         self.where = {name: (address, told[name].port) for name, address in self._chosen.addresses.items()}
@@ -197,14 +191,13 @@ class _Mesh:
             for index in peers[one]:
                 entry = counts.get(index)
                 if isinstance(entry, dict):
-                    self._dropped(
-                        (one, self._names[int(index)]), number(entry.get("again")), number(entry.get("failed"))
-                    )
+                    again, failed = number(entry.get("again")), number(entry.get("failed"))
+                    self._dropped((one, self._names[int(index)]), again or 0, failed or 0)
 
-    def _dropped(self, pair: Pair, again: float | None, failed: float | None) -> None:
+    def _dropped(self, pair: Pair, again: float, failed: float) -> None:
         """Mark the call as `dropped` if enough connections failed, unless no connection was possible at all."""
-        bad, call = (again or 0) + (failed or 0), self._calls[pair]
-        if bad >= _DROPPED and (not call.kind or (call.kind == "connect" and (failed or 0) < _OPENED)):
+        bad, call = again + failed, self._calls[pair]
+        if bad >= _DROPPED and (not call.kind or (call.kind == "connect" and failed < _OPENED)):
             told = Message("{some:.0f} of {all} connections took a second try or failed", some=bad, all=_OPENED)
             self._calls[pair] = replace(call, kind="dropped", error=told)
 
@@ -215,17 +208,9 @@ class _Mesh:
         for one, other in pairs:
             peers.setdefault(one, {})[str(self._workers[other].index)] = self.where[other]
         cap = 2 * patience + 0.05 * len(self.where)
-        commands = {
-            name: {
-                "cmd": "mesh",
-                "peers": asked,
-                "patience": patience,
-                "cap": cap,
-                "small": 2 if many else 4,
-                "large": _LARGE_MANY if many else _LARGE,
-            }
-            for name, asked in peers.items()
-        }
+        sizes = {"small": 2, "large": _LARGE_MANY} if many else {"small": 4, "large": _LARGE}
+        command = {"cmd": "mesh", "patience": patience, "cap": cap, **sizes}
+        commands = {name: {**command, "peers": asked} for name, asked in peers.items()}
         silent = {}
         answers = await self._session.ask(commands, 2 * cap + 4.0, patience=patience + 0.8)
         for name, answer in answers.items():
@@ -322,13 +307,9 @@ def parse_endpoint(fields: Fields) -> Endpoint | None:
 
 def literal(address: object) -> bool:
     """Whether the value is a text with an IP address without a zone."""
-    if not isinstance(address, str) or "%" in address:
-        return False
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return isinstance(address, str) and "%" not in address and bool(ipaddress.ip_address(address))
+    return False
 
 
 def _remote(address: str) -> bool:
@@ -436,12 +417,9 @@ def judge_calls(names: Sequence[str], calls: Mapping[Pair, Call]) -> list[Findin
         both = {
             pair: calls[pair] for one, other in found.unclear for pair in ((one, other), (other, one)) if pair in calls
         }
-        said = Message(
-            "{n} pairs among {workers} fail, too many to name the faulty part",
-            n=len(found.unclear),
-            workers=", ".join(members),
-        )
-        findings.append(_finding(None, said, both.values()))
+        said = Message("{n} pairs among {workers} fail, too many to name the faulty part")
+        filled = said.filled(n=len(found.unclear), workers=", ".join(members))
+        findings.append(_finding(None, filled, both.values()))
     return findings
 
 

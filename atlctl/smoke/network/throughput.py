@@ -122,17 +122,10 @@ class _Throughput:
         singly: float = 0.0,
     ) -> dict[Pair, Rate]:
         """Let each of these workers send to its peers, one after another. Malformed results are left out."""
+        command = {"cmd": "send", "seconds": seconds, "slot": slot, "patience": _PATIENCE}
+        command |= {"singly": 1.0 if paces else singly, "share": self._run.options.share}
         commands = {
-            name: {
-                "cmd": "send",
-                "turns": own,
-                "seconds": seconds,
-                "slot": slot,
-                "patience": _PATIENCE,
-                "pace": int(paces[name]) if paces else 0,
-                "share": self._run.options.share,
-                "singly": 1.0 if paces else singly,
-            }
+            name: {**command, "turns": own, "pace": int(paces[name]) if paces else 0}
             for name, own in turns.items()
             if any(own)
         }
@@ -238,13 +231,9 @@ class _Throughput:
 
     def _accuse(self, told: PairBlame, bad: set[Pair], advice: Message, evidence: Any) -> None:
         for name in told.workers:
-            ways = [pair for pair in bad if name in pair]
-            said = Message(
-                "{what} on {some} of {all} of its directions",
-                what=evidence(ways),
-                some=len(ways),
-                all=sum(name in pair for pair in self._rates),
-            )
+            ways, every = [pair for pair in bad if name in pair], sum(name in pair for pair in self._rates)
+            said = Message("{what} on {some} of {all} of its directions")
+            said = said.filled(what=evidence(ways), some=len(ways), all=every)
             self._run.find(Finding(CHECK, Severity.WARN, Culprit("worker", name), said, True, advice))
         for one, other in told.links:
             ways = [pair for pair in ((one, other), (other, one)) if pair in bad]
@@ -277,12 +266,8 @@ def _mb(bytes_per_s: float) -> str:
 
 def _lost(found: Sequence[Rate]) -> str:
     lost, sent = sum(rate.again for rate in found), sum(rate.segments for rate in found)
-    return Message(
-        "{percent:.1f} % of the packets are lost ({lost} of {sent}, sent slowly)",
-        percent=100 * lost / max(1, sent),
-        lost=lost,
-        sent=sent,
-    )
+    text = Message("{percent:.1f} % of the packets are lost ({lost} of {sent}, sent slowly)")
+    return text.filled(percent=100 * lost / max(1, sent), lost=lost, sent=sent)
 
 
 def _speed(found: Sequence[float], usual: float) -> str:

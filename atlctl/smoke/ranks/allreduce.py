@@ -185,11 +185,8 @@ def too_low(low: tuple[Figure, float], row: BusbwRow) -> Finding:
 
 
 def _slow(worker: str, share: float) -> Finding:
-    text = Message(
-        "the GPUs of {worker} among themselves reach {share:.0%} of the middle of all workers",
-        worker=worker,
-        share=share,
-    )
+    text = Message("the GPUs of {worker} among themselves reach {share:.0%} of the middle of all workers")
+    text = text.filled(worker=worker, share=share)
     return Finding(CHECK, Severity.WARN, Culprit("worker", worker), text, True, _ADVICE_WORKER)
 
 

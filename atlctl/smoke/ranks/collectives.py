@@ -173,7 +173,6 @@ def wrong_in_collectives(results: Results) -> list[Wrong]:
                 len({receiver for _, receiver in mine}),
                 steps=_steps([step for one in mine.values() for step in one]),
             )
-            found.append(Wrong(place, _first(told, results, *next(iter(mine)))))
         else:
             mine = {pair: steps for pair, steps in left.items() if pair[1] == place}
             told = plural(
@@ -181,7 +180,7 @@ def wrong_in_collectives(results: Results) -> list[Wrong]:
                 "it got wrong values from {n} ranks that others got right",
                 len(mine),
             )
-            found.append(Wrong(place, _first(told, results, *next(iter(mine)))))
+        found.append(Wrong(place, _first(told, results, *next(iter(mine)))))
         left = {pair: steps for pair, steps in left.items() if place not in pair}
     return found or _sums(results)
 
@@ -238,33 +237,23 @@ def wrong_in_ddp(results: Results) -> list[Wrong]:
             found[place] = Message("the gradient that it gave to DDP is not the one of its micro-batch")
     _diverged(results, "sync", _GRADIENTS, found)
     _diverged(results, "update", _PARAMETERS, found)
-    if not found:
-        off = {place: steps["sync"].get("error") for place, steps in results.items() if "sync" in steps}
-        bad = [place for place, error in off.items() if not _small(error)]
-        if bad:
-            text = Message(
-                "gradients after the sync differ from the reference on {some} of {all} ranks",
-                some=len(bad),
-                all=len(results),
-            )
-            return [Wrong(bad[0] if len(bad) == 1 and len(results) > 1 else None, text)]
-    return [Wrong(place, text) for place, text in sorted(found.items())]
+    differ = Message("gradients after the sync differ from the reference on {some} of {all} ranks")
+    return [Wrong(place, text) for place, text in sorted(found.items())] or _off(results, "sync", differ)
 
 
 def wrong_in_fsdp(results: Results) -> list[Wrong]:
     """Ranks whose parameters after a step differ from those of other ranks, or from the reference."""
     found: dict[int, str] = {}
     _diverged(results, "fsdp", _PARAMETERS, found, of="fsdp")
-    if not found:
-        bad = [p for p, steps in results.items() if "fsdp" in steps and not _small(steps["fsdp"].get("error"))]
-        if bad:
-            text = Message(
-                "parameters after a step differ from the reference on {some} of {all} ranks",
-                some=len(bad),
-                all=len(results),
-            )
-            return [Wrong(bad[0] if len(bad) == 1 and len(results) > 1 else None, text)]
-    return [Wrong(place, text) for place, text in sorted(found.items())]
+    differ = Message("parameters after a step differ from the reference on {some} of {all} ranks")
+    return [Wrong(place, text) for place, text in sorted(found.items())] or _off(results, "fsdp", differ)
+
+
+def _off(results: Results, step: str, what: Message) -> list[Wrong]:
+    """Ranks whose values after a step are not the reference's; a single one of several is at fault."""
+    bad = [place for place, steps in results.items() if step in steps and not _small(steps[step].get("error"))]
+    blamed = bad[0] if len(bad) == 1 and len(results) > 1 else None
+    return [Wrong(blamed, what.filled(some=len(bad), all=len(results)))] if bad else []
 
 
 def _votes(results: Results, found: dict[int, str]) -> dict[int, list[float]]:
@@ -350,17 +339,8 @@ def wrong_findings(check: str, outcome: StageOutcome, wrongs: Sequence[Wrong], a
     """The findings for wrong values; confirmed if they are also in `again`, the result of the second test."""
     places = {track.place: track.member for track in outcome.tracks}
     seen = {(wrong.place, wrong.peer) for wrong in again}
-    return [
-        Finding(
-            check,
-            Severity.FAIL,
-            _culprit(wrong, places),
-            _said(wrong, places),
-            (wrong.place, wrong.peer) in seen,
-            _ADVICE[check],
-        )
-        for wrong in wrongs
-    ]
+    found = [(_culprit(one, places), _said(one, places), (one.place, one.peer) in seen) for one in wrongs]
+    return [Finding(check, Severity.FAIL, *one, _ADVICE[check]) for one in found]
 
 
 def _culprit(wrong: Wrong, places: Mapping[int, Member]) -> Culprit | None:

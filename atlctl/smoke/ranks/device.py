@@ -46,19 +46,9 @@ async def check_device(run: Run) -> None:
                 confirmed = one.member in again
                 leave_out(run, [one.member] if confirmed else [], one.why)
             run.find(*told(ended, again, len(selected.members)))
-            run.find(
-                *(
-                    Finding(
-                        CHECK,
-                        Severity.FAIL,
-                        m.culprit,
-                        Message("{what}: {why}", what=m.name, why=text),
-                        m in again,
-                        _ADVICE,
-                    )
-                    for m, text in wrong.items()
-                )
-            )
+            for member, why in wrong.items():
+                text = Message("{what}: {why}", what=member.name, why=why)
+                run.find(Finding(CHECK, Severity.FAIL, member.culprit, text, member in again, _ADVICE))
         stage.note = note(first, selected.members)
         account(run, stage, selected, through)
         if run.options.tier == "deep":
@@ -95,11 +85,8 @@ def held(outcome: StageOutcome) -> list[Finding]:
         middle = median(kept.values())
         for member, share in kept.items():
             if share < _KEPT * middle:
-                why = Message(
-                    "under load its speed falls to {share:.0%}, that of the others to {others:.0%}",
-                    share=share,
-                    others=middle,
-                )
+                why = Message("under load its speed falls to {share:.0%}, that of the others to {others:.0%}")
+                why = why.filled(share=share, others=middle)
                 text = Message("{what}: {why}", what=member.name, why=why)
                 found.append(Finding(CHECK, Severity.WARN, member.culprit, text, True, _ADVICE_HEAT))
     return found
@@ -112,10 +99,8 @@ def told(ended: Sequence[Blame], again: Collection[Member], ranks: int) -> list[
     """
     silent = [one for one in ended if is_silent(one)]
     if len(silent) == ranks > 1:
-        text = Message(
-            "none of {n} ranks came to its end in time: the machines are too busy, or hold all of them up", n=ranks
-        )
-        return [Finding(CHECK, Severity.INCOMPLETE, None, text, advice=ADVICE["busy"])]
+        text = Message("none of {n} ranks came to its end in time: the machines are too busy, or hold all of them up")
+        return [Finding(CHECK, Severity.INCOMPLETE, None, text.filled(n=ranks), advice=ADVICE["busy"])]
     return [
         accused(CHECK, one, confirmed=True)
         if one.member in again
@@ -138,13 +123,8 @@ def problem(results: Mapping[str, Fields]) -> str:
     found = []
     memory = results.get("memory", {}).get("wrong")
     if isinstance(memory, list) and memory:
-        found.append(
-            Message(
-                "memory does not hold what was written at {n} or more places, the first {first}",
-                n=len(memory),
-                first=str(memory[0]),
-            )
-        )
+        text = Message("memory does not hold what was written at {n} or more places, the first {first}")
+        found.append(text.filled(n=len(memory), first=str(memory[0])))
     for step, result in results.items():
         if not step.startswith("matmul"):
             continue
@@ -155,14 +135,8 @@ def problem(results: Mapping[str, Fields]) -> str:
         if not _within(error, limit) or not _within(rest, limit * _REST):
             worst = max((e for e in (error, rest) if isinstance(e, int | float)), default=None)
             by = f"{worst:.3g}" if isinstance(worst, float) else str(worst)
-            found.append(
-                Message(
-                    "{step} differs from fp64 by {by} of the greatest value ({limit:g} allowed)",
-                    step=step,
-                    by=Message("not a number") if worst is None else by,
-                    limit=limit,
-                )
-            )
+            text = Message("{step} differs from fp64 by {by} of the greatest value ({limit:g} allowed)")
+            found.append(text.filled(step=step, by=Message("not a number") if worst is None else by, limit=limit))
     return joined(found)
 
 

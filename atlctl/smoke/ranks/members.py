@@ -80,9 +80,8 @@ def choose(
             continue
         if told.get("ok") is not True:
             why = words_of(told.get("error")) or Message("it reported nothing")
-            without[worker] = Without(
-                Message("no torch: {why}", why=why), due=somewhere or told.get("absent") is not True
-            )
+            due = somewhere or told.get("absent") is not True
+            without[worker] = Without(Message("no torch: {why}", why=why), due=due)
             continue
         found = _gpus(facts.get(worker, {}))
         having[worker] = [one for one in found if gpus is None or one[0] in gpus.get(worker, ())]
@@ -130,18 +129,15 @@ async def chosen(run: Run) -> Chosen:
     """The ranks of this run. Each worker is asked about torch only once."""
     data = run.report.data.setdefault(_DATA, {"torch": {}, "left_out": {}})
     living = run.session.living()
-    unknown = [
-        worker
-        for worker in living
-        if worker not in data["torch"] and not run.report.workers.get(worker, {}).get("left_out")
-    ]
+    out = {name for name, told in run.report.workers.items() if told.get("left_out")}
+    unknown = [worker for worker in living if worker not in data["torch"] and worker not in out]
     if unknown:
         answers = await run.session.ask({worker: {"cmd": "torch"} for worker in unknown}, IMPORT)
         for worker, answer in answers.items():
             late = Message("its import is not done yet") if answer.late else answer.problem
             told = answer.fields or {"ok": False, "error": late}
             data["torch"][worker] = {key: told[key] for key in _TOLD if key in told}
-    cramped = {name: told["left_out"] for name, told in run.report.workers.items() if told.get("left_out")}
+    cramped = {name: run.report.workers[name]["left_out"] for name in out}
     return choose(living, data["torch"], run.facts, run.options.gpus, cramped)
 
 
@@ -164,9 +160,8 @@ def account(run: Run, stage: OpenCheck, chosen: Chosen, took_part: Collection[Me
         else:
             stage.tested.add(worker)
     for member in missing:
-        why = out.get(str(member.number)) or (
-            Message("not started: its network is at fault, see mesh") if member.worker in _apart(run) else NO_RESULT
-        )
+        network = Message("not started: its network is at fault, see mesh")
+        why = out.get(str(member.number)) or (network if member.worker in _apart(run) else NO_RESULT)
         stage.untested.setdefault(member.worker, why)
     stage.tested |= {member.worker for member in chosen.members} - set(stage.untested)
 

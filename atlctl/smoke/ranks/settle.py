@@ -116,14 +116,8 @@ async def _localise(
         return []
     culprits, _ = losers(played, bad)
     why = next((track.error for track in outcome.tracks if track.error), Message("the whole group makes no progress"))
-    return [
-        Blame(
-            member,
-            "fails",
-            Message("{who} fails in pairs with others, who get along without it: {why}", who=member.name, why=why),
-        )
-        for member in culprits
-    ]
+    text = Message("{who} fails in pairs with others, who get along without it: {why}", why=why)
+    return [Blame(member, "fails", text.filled(who=member.name)) for member in culprits]
 
 
 async def _once_more(
@@ -166,14 +160,8 @@ def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Seque
         )
         text = Message("different versions of torch did not get along ({versions}): {why}", versions=told, why=said)
         return Finding(check, Severity.INCOMPLETE, None, text, advice=Message("use the same image on all workers"))
-    return Finding(
-        check,
-        Severity.FAIL,
-        None,
-        said,
-        False,
-        Message("see the results of mesh and facts for the network between them"),
-    )
+    advice = Message("see the results of mesh and facts for the network between them")
+    return Finding(check, Severity.FAIL, None, said, False, advice)
 
 
 def addresses(run: Run) -> dict[str, str | None]:
@@ -217,11 +205,8 @@ def _unborn(tracks: Sequence[Track]) -> list[Blame]:
     found = []
     for track in tracks:
         if track.exit is not None and track.exit.get("started") is False:
-            text = Message(
-                "the process of {who} cannot be started: {error}",
-                who=track.member.name,
-                error=track.exit.get("error"),
-            )
+            text = Message("the process of {who} cannot be started: {error}")
+            text = text.filled(who=track.member.name, error=track.exit.get("error"))
             found.append(Blame(track.member, "does not start", text, refused=True))
         elif not track.up and not track.lost:
             text = Message("{who} does not start", who=track.member.name)
@@ -238,11 +223,8 @@ def _crashed(tracks: Sequence[Track]) -> list[Blame]:
             continue  # at its deadline
         number = track.exit.get("signal")
         how = _signal(number) if number else Message("ended with exit {code}", code=track.exit.get("code"))
-        text = (
-            Message("{who} {ended} in {step}", who=track.member.name, ended=how, step=track.step)
-            if track.step
-            else Message("{who} {ended} in its start", who=track.member.name, ended=how)
-        )
+        text = Message("{who} {ended} in {step}") if track.step else Message("{who} {ended} in its start")
+        text = text.filled(who=track.member.name, ended=how, step=track.step)
         found.append(Blame(track.member, "crashed", _last(text, track)))
     return found
 
@@ -254,13 +236,8 @@ def _failed(tracks: Sequence[Track]) -> list[Blame]:
     others = sum(track.place > 0 for track in tracks)
     leader = next((track for track in tracks if track.place == 0), None)
     if leader is not None and len(unreached) > 1 and 2 * len(unreached) > others:
-        text = Message(
-            "{who} opened the store, and {some} of {all} ranks cannot reach it: {error}",
-            who=leader.member.name,
-            some=len(unreached),
-            all=others,
-            error=unreached[0].error,
-        )
+        text = Message("{who} opened the store, and {some} of {all} ranks cannot reach it: {error}")
+        text = text.filled(who=leader.member.name, some=len(unreached), all=others, error=unreached[0].error)
         return [Blame(leader.member, "fails", text)]
     root = [t for t in erred if t.kind == _UNREACHED or not (t.kind == _ALONE or _CONSEQUENCE.search(t.error))]
     if len(root) == len(tracks) > 1:
@@ -269,10 +246,8 @@ def _failed(tracks: Sequence[Track]) -> list[Blame]:
 
 
 def _erred(track: Track) -> Message:
-    who, error = track.member.name, track.error
-    if not track.step:
-        return Message("{who} failed in its start: {error}", who=who, error=error)
-    return Message("{who} failed in {step}: {error}", who=who, step=track.step, error=error)
+    text = Message("{who} failed in {step}: {error}") if track.step else Message("{who} failed in its start: {error}")
+    return text.filled(who=track.member.name, step=track.step, error=track.error)
 
 
 def _hung(tracks: Sequence[Track]) -> list[Blame]:
@@ -312,11 +287,8 @@ def _place(track: Track) -> str:
 
 
 def _hangs(track: Track) -> Blame:
-    text = (
-        Message("{who} hangs in {step}", who=track.member.name, step=track.step)
-        if track.step
-        else Message("{who} hangs in its start", who=track.member.name)
-    )
+    text = Message("{who} hangs in {step}") if track.step else Message("{who} hangs in its start")
+    text = text.filled(who=track.member.name, step=track.step)
     return Blame(track.member, "hangs", _last(_doing(text, track), track))
 
 
@@ -353,11 +325,10 @@ def _signal(number: object) -> Message:
         name = signal.Signals(int(str(number))).name
     except ValueError:
         return Message("was ended by signal {number}", number=number)
+    text = Message("was ended by signal {number} ({name})")
     if name == "SIGKILL":
-        return Message(
-            "was ended by signal {number} (SIGKILL, which is what too little memory looks like)", number=number
-        )
-    return Message("was ended by signal {number} ({name})", number=number, name=name)
+        text = Message("was ended by signal {number} (SIGKILL, which is what too little memory looks like)")
+    return text.filled(number=number, name=name)
 
 
 def accused(check: str, one: Blame, severity: Severity = Severity.FAIL, *, confirmed: bool, more: str = "") -> Finding:

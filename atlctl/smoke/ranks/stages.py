@@ -160,13 +160,8 @@ class Stage:
 
     async def _ask(self, worker: str, tracks: list[Track]) -> None:
         ranks = [{**self._spec, "id": t.member.number, "gpu": t.member.gpu, "uuid": t.member.uuid} for t in tracks]
-        command = {
-            "cmd": "stage",
-            "group": self._group,
-            "stage": self._name,
-            "limit": self._seconds + 2,
-            "ranks": ranks,
-        }
+        command = {"cmd": "stage", "group": self._group, "stage": self._name, "limit": self._seconds + 2}
+        command["ranks"] = ranks
         answers = await self._session.ask({worker: command}, self._seconds + _GONE, self._hear)
         for track in tracks:
             if not track.over:
@@ -210,9 +205,8 @@ class Stage:
         await self._until(lambda: self._store is not None or there[0].over, self._idle)
         if self._store is not None:
             told = self._store.get("addresses")
-            pairs = (
-                [pair for pair in told if isinstance(pair, list) and len(pair) == 2] if isinstance(told, list) else []
-            )
+            listed = told if isinstance(told, list) else []
+            pairs = [pair for pair in listed if isinstance(pair, list) and len(pair) == 2]
             known = [self._preferred.get(there[0].member.worker), *(str(pair[1]) for pair in pairs)]
             store = {"port": self._store.get("port"), "addresses": list(dict.fromkeys(a for a in known if a))}
             self._go(there[1:], {"lead": False, "world": len(there), "store": store})
@@ -273,12 +267,7 @@ class Stage:
     async def _look(self, tracks: Sequence[Track] | None = None) -> dict[int, Fields]:
         """Ask for the stacks and states of ranks that are still running."""
         living = [t for t in (self._tracks.values() if tracks is None else tracks) if t.forked and not t.over]
-        commands: dict[str, Fields] = {}
-        for track in living:
-            command = commands.setdefault(
-                track.member.worker, {"cmd": "stage_stacks", "group": self._group, "ids": list[int]()}
-            )
-            command["ids"].append(track.member.number)
+        commands = self._commands("stage_stacks", living)
         if not commands:
             return {}
         found: dict[int, Fields] = {}
@@ -292,15 +281,18 @@ class Stage:
         return found
 
     def _kill(self, tracks: Sequence[Track] | None = None) -> None:
+        living = [track for track in (self._tracks.values() if tracks is None else tracks) if not track.over]
+        for track in living:
+            track.killed = True
+        self._session.tell(self._commands("stage_kill", living))
+
+    def _commands(self, name: str, tracks: Sequence[Track]) -> dict[str, Fields]:
+        """A command about these ranks for each of their workers."""
         commands: dict[str, Fields] = {}
-        for track in self._tracks.values() if tracks is None else tracks:
-            if not track.over:
-                track.killed = True
-                command = commands.setdefault(
-                    track.member.worker, {"cmd": "stage_kill", "group": self._group, "ids": list[int]()}
-                )
-                command["ids"].append(track.member.number)
-        self._session.tell(commands)
+        for track in tracks:
+            new = {"cmd": name, "group": self._group, "ids": list[int]()}
+            commands.setdefault(track.member.worker, new)["ids"].append(track.member.number)
+        return commands
 
 
 def _starved(before: Mapping[int, Fields], now: Mapping[int, Fields], seconds: float) -> bool:

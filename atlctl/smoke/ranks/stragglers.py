@@ -160,25 +160,18 @@ def judge(member: Member, paces: Mapping[Member, Pace], alone: tuple[Pace, Pace]
     times = paces[member].middle / median(one.middle for one in paces.values())
     busy = own.cpu > 0.7 * own.middle
     how = Message("it computes slowly") if busy else Message("most of that it neither computes nor waits for a CPU")
-    pace = Message(
-        "{times:.1f} times as slow as the middle of all, alone {alone:.1f} times",
-        times=times,
-        alone=own.middle / control.middle,
-    )
+    pace = Message("{times:.1f} times as slow as the middle of all, alone {alone:.1f} times")
+    pace = pace.filled(times=times, alone=own.middle / control.middle)
     text = joined([Message("{what}: {why}", what=member.name, why=pace), how])
     return Finding(CHECK, Severity.WARN, member.culprit, text, True, _ADVICE)
 
 
 def lacking(member: Member, alone: Pace) -> Finding:
     """The finding for a machine with too little CPU: its speed is not judged, and it is not a fault."""
-    text = Message(
-        "{who} is starved: also alone it waits for a CPU {share:.0%} of its time",
-        who=member.name,
-        share=alone.starved or 0.0,
-    )
-    return Finding(
-        CHECK, Severity.NOT_JUDGED, Culprit("worker", member.worker, rank=member.number), text, True, _ADVICE_STARVED
-    )
+    text = Message("{who} is starved: also alone it waits for a CPU {share:.0%} of its time")
+    text = text.filled(who=member.name, share=alone.starved or 0.0)
+    culprit = Culprit("worker", member.worker, rank=member.number)
+    return Finding(CHECK, Severity.NOT_JUDGED, culprit, text, True, _ADVICE_STARVED)
 
 
 def note(paces: Mapping[Member, Pace], hungry: int) -> str:

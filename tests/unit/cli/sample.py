@@ -28,17 +28,17 @@ seen: dict[str, Any] = {}
 class _Inner(Group):
     path = "local"
     summary, examples = "a group", "atlctl local run"
-    table: Mapping[str, Lazy] = {"run": Lazy(f"{__package__}.sample_exec", "run", options_first=True)}
+    table: Mapping[str, Lazy] = {"run": Lazy("run", options_first=True, module=f"{__package__}.sample_exec")}
 
 
 class _Sample(Group):
     summary, examples = "a program", Message("atlctl ps")
     table: Mapping[str, Lazy] = {
-        "ps": Lazy(f"{__package__}.sample_ps", aliases=("workers",)),
-        "exec": Lazy(f"{__package__}.sample_exec", "exec", options_first=True),
-        "completion": Lazy(f"{__package__}.sample_act"),
+        "ps": Lazy(aliases=("workers",), module=f"{__package__}.sample_ps"),
+        "exec": Lazy("exec", options_first=True, module=f"{__package__}.sample_exec"),
+        "completion": Lazy(module=f"{__package__}.sample_act"),
         "local": Lazy(group=lambda: _inner()),
-        "demo": Lazy("tests.unit.cli.no_such_module"),
+        "demo": Lazy(module="tests.unit.cli.no_such_module"),
     }
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
+import zstandard
 
 from atlctl.backends.base import Exited, FailedToStart, Lost, Output, Started
 from atlctl.cli.evidence import logpath
@@ -18,6 +21,7 @@ from atlctl.diagnosis.signatures import Matcher, builtin
 from atlctl.diagnosis.torchelastic import Summary
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import State, Worker
+from atlctl.recording import packed
 from atlctl.remote.sending import shell
 from tests.unit.diagnosis.samples import STACK, block, entry
 
@@ -322,11 +326,11 @@ def test_one_bad_file_does_not_keep_from_the_others():
 
 
 def test_what_is_the_same_of_many_workers_is_said_once():
-    fake = Fake({name: [records((b"/a", 9)), content(b"\x1f\x8b\x08 gzip" + name.encode())] for name in ("w-0", "w-1")})
+    fake = Fake({name: [records((b"/a", 9)), content(b"BZh9 " + name.encode())] for name in ("w-0", "w-1")})
     fake.events["w-1"][0][2] = replace(fake.events["w-1"][0][2], data=b"9|8.5|1 2|/a\0e||||\0")
     fake.events["w-1"][0][1] = Output("stdout", b"f|")
     found = run(fake, worker(), worker("w-1"))
-    assert found.remarks == ["w-[0-1]: /a is not a log but gzip data; it was not read"]
+    assert found.remarks == ["w-[0-1]: /a is not a log but bzip2 data; it was not read"]
 
 
 def test_a_worker_that_does_not_answer_is_given_up(monkeypatch):
@@ -359,11 +363,68 @@ def test_a_file_that_never_ends_is_read_to_the_limit(monkeypatch):
     assert (found.files[0].lines, fake.ended) == (100, 1)
 
 
-@pytest.mark.parametrize("data", [b"\x1f\x8b\x08 gzip", bytes(range(1, 32)) * 9])
+JUNK = bytes(range(1, 32)) * 9
+
+
+@pytest.mark.parametrize("data", [b"BZh9 bzip2", JUNK, gzip.compress(JUNK, mtime=0)], ids=["bzip2", "binary", "packed"])
 def test_what_is_no_text_is_left_out(data):
     found = run(Fake({"w-0": [records((b"/a", len(data))), content(data)]}), worker())
     assert (found.files, found.problems) == ([], [])
     assert found.remarks[0].startswith("w-0: /a is not a log but ")
+
+
+PACKED = (TRAINING + RANK).encode()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
+def test_a_compressed_file_is_unpacked(pack):
+    data = pack(PACKED)
+    found = run(Fake({"w-0": [records((b"/a", len(data))), content(data)]}), worker())
+    [item] = found.files
+    assert (item.lines, item.facts.cut, item.facts.traces) == (
+        len(PACKED.splitlines()),
+        False,
+        read(TRAINING + RANK).facts.traces,
+    )
+    assert (found.remarks, found.problems) == ([], [])
+
+
+def test_a_compressed_file_that_was_cut_gives_what_it_has():
+    data = gzip.compress(PACKED + os.urandom(50_000).hex().encode())[:-9000]
+    found = run(Fake({"w-0": [records((b"/a", len(data))), content(data)]}), worker())
+    [item] = found.files
+    assert (len(item.facts.traces), item.facts.cut) == (1, True)
+    assert found.remarks == ["w-0: /a is cut off: its gzip data has no end, and the last lines are missing"]
+
+
+def test_a_compressed_file_without_any_text_says_why():
+    found = run(Fake({"w-0": [records((b"/a", 8)), content(b"\x1f\x8b\x08 gzip")]}), worker())
+    assert found.files == []
+    assert found.remarks[0].startswith("w-0: /a has damaged gzip data: ")
+
+
+def test_a_bomb_is_not_read(monkeypatch):
+    monkeypatch.setattr(packed, "SMALL", 1 << 20)
+    monkeypatch.setattr(packed, "RATIO", 10)
+    data = gzip.compress(bytes(4 << 20))
+    found = run(Fake({"w-0": [records((b"/a", len(data))), content(data)]}), worker())
+    assert found.files == []
+    assert "unpacks to more than" in found.remarks[0]
+
+
+def test_of_a_large_compressed_file_the_end_alone_cannot_be_read(monkeypatch):
+    monkeypatch.setattr(logpath, "LIMIT", 1 << 20)
+    found = run(Fake({"w-0": [records((b"/a.gz", 5 << 20))]}), worker())
+    assert found.remarks == ["w-0: /a.gz is compressed and larger than 1 MiB; it was not read"]
+
+
+def test_without_the_package_zstd_data_is_a_problem_and_other_files_are_read(monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    data = zstandard.ZstdCompressor().compress(PACKED)
+    fake = Fake({"w-0": [records((b"/a", len(data)), (b"/b", len(PACKED))), content(data), content(PACKED)]})
+    found = run(fake, worker())
+    assert problems(found)[0][1:] == ("usage", "/a is zstd data, and the package zstandard is not installed")
+    assert [item.file.path for item in found.files] == ["/b"]
 
 
 def test_a_file_that_several_workers_see_is_read_once():

@@ -63,8 +63,7 @@ def test_the_whole_set_is_small() -> None:
     assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 6_500_000
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_truth_is_the_declared_one(case: Case) -> None:
+def truth_is_the_declared_one(case: Case) -> None:
     written = document(case)
     truth = written["truth"]
     assert (truth["kind"], truth["category"]) == (case.kind, case.category)
@@ -84,8 +83,7 @@ def test_truth_is_the_declared_one(case: Case) -> None:
     assert (case.kind == "none") == (codes == {0})
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_truth_agrees_with_events_and_actions(case: Case) -> None:
+def truth_agrees_with_events_and_actions(case: Case) -> None:
     """Every named process announced its failure, or was changed from outside."""
     written = document(case)
     truth = written["truth"]
@@ -98,15 +96,13 @@ def test_truth_agrees_with_events_and_actions(case: Case) -> None:
         assert list(dict.fromkeys(nodes)) == [case.workers()[index] for index in case.outside.workers]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_log_shows_the_planned_failure_and_never_the_truth(case: Case) -> None:
+def a_log_shows_the_planned_failure_and_never_the_truth(case: Case) -> None:
     text = b"".join(logs(case).values()).decode("utf-8", "replace")
     assert case.shows in text
     assert "CORPUS" not in text
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_timestamped_log_is_the_plain_one_with_rising_stamps(case: Case) -> None:
+def timestamped_log_is_the_plain_one_with_rising_stamps(case: Case) -> None:
     for worker, plain in logs(case).items():
         lines = (DATA / case.name / f"{worker}.ts.log").read_bytes().split(b"\n")
         matches = [match for line in lines if (match := _STAMPED.match(line))]
@@ -114,13 +110,21 @@ def test_timestamped_log_is_the_plain_one_with_rising_stamps(case: Case) -> None
         assert all(before[1] <= after[1] for before, after in pairwise(matches))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_no_path_of_a_machine(case: Case) -> None:
+def no_path_of_a_machine(case: Case) -> None:
     found = set()
     for path in (DATA / case.name).rglob("*"):
         if path.is_file():
             found |= set(re.findall(r'(?:^|[\s"=(])/(\w+)/', path.read_text("utf-8", "replace")))
     assert found - _FOLDERS == set()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case(case: Case) -> None:
+    truth_is_the_declared_one(case)
+    truth_agrees_with_events_and_actions(case)
+    a_log_shows_the_planned_failure_and_never_the_truth(case)
+    timestamped_log_is_the_plain_one_with_rising_stamps(case)
+    no_path_of_a_machine(case)
 
 
 def test_a_path_of_a_machine_is_seen(tmp_path: Path) -> None:

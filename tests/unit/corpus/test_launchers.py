@@ -35,8 +35,7 @@ def text(name: str) -> str:
     return (LAUNCHERS / name / "worker-0.ts.log").read_text(encoding="utf-8", errors="replace")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_shape(name: str) -> None:
+def has_its_shape(name: str) -> None:
     site, fault = _KNOWN[name]
     written = document(name)
     truth = written["truth"]
@@ -49,8 +48,7 @@ def test_shape(name: str) -> None:
     assert fault.kind == "external" or (fault.kind == "none") == (written["exit_code"] == 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_truth_is_what_the_fault_wrote(name: str) -> None:
+def truth_is_what_the_fault_wrote(name: str) -> None:
     written = document(name)
     truth = written["truth"]
     places = truth.get("any_of", [truth] if truth["kind"] == "rank" else [])
@@ -59,8 +57,7 @@ def test_truth_is_what_the_fault_wrote(name: str) -> None:
     assert all(place["global_rank"] in range(SIZE) and place["node"] in written["nodes"] for place in places)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_truth_follows_from_events_and_rules(name: str, tmp_path: Path) -> None:
+def truth_follows_from_events_and_rules(name: str, tmp_path: Path) -> None:
     """The maker's rules of today give the committed truth, with all accepted answers."""
     site, fault = _KNOWN[name]
     written = document(name)
@@ -72,8 +69,7 @@ def test_truth_follows_from_events_and_rules(name: str, tmp_path: Path) -> None:
         assert sorted(event["rank"] for event in written["injected_events"]) == victims(fault, 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_log(name: str) -> None:
+def log_shows_the_fault(name: str) -> None:
     site, fault = _KNOWN[name]
     shown = text(name)
     flat = " ".join(_STAMPED.sub(b"", line).decode(errors="replace") for line in shown.encode().split(b"\n"))
@@ -83,6 +79,14 @@ def test_log(name: str) -> None:
     stamps = [match[1] for line in shown.encode().splitlines() if (match := _STAMPED.match(line))]
     assert all(before <= after for before, after in pairwise(stamps))
     assert set(re.findall(r'(?:^|[\s"\'=(])/(\w+)/', shown)) - _FOLDERS == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_case(name: str, tmp_path: Path) -> None:
+    has_its_shape(name)
+    truth_is_what_the_fault_wrote(name)
+    truth_follows_from_events_and_rules(name, tmp_path)
+    log_shows_the_fault(name)
 
 
 def test_the_whole_set_is_small() -> None:
@@ -104,25 +108,21 @@ def test_plain_log_is_made_from_the_stamped_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("evidence", [Evidence(), Evidence(timestamps=True)], ids=str)
-def test_answer(name: str, evidence: Evidence, tmp_path: Path) -> None:
+def test_answer(name: str, tmp_path: Path) -> None:
     """Right or accepted; a wrong answer is never called certain."""
     truth = document(name)["truth"]
-    show_evidence(LAUNCHERS / name, tmp_path / "seen", evidence)
-    answer = root_cause(tmp_path / "seen")
-    mark = judge(truth, answer)
-    assert (mark, answer.confidence) != ("wrong", "certain"), (truth, answer)
-    assert mark in ("right", "accepted"), (truth, answer)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_answer_from_a_single_file(name: str, tmp_path: Path) -> None:
-    """A file named alone may hold the lines of several hosts; the launcher's own lines are no host."""
-    show_evidence(LAUNCHERS / name, tmp_path / "seen", Evidence())
-    answer = root_cause(tmp_path / "seen" / "worker-0.log")
+    for evidence in (Evidence(), Evidence(timestamps=True)):
+        seen = tmp_path / str(evidence)
+        show_evidence(LAUNCHERS / name, seen, evidence)
+        answer = root_cause(seen)
+        mark = judge(truth, answer)
+        assert (mark, answer.confidence) != ("wrong", "certain"), (evidence, truth, answer)
+        assert mark in ("right", "accepted"), (evidence, truth, answer)
+    # A file named alone may hold the lines of several hosts; the launcher's own lines are no host.
+    answer = root_cause(tmp_path / str(Evidence()) / "worker-0.log")
     if answer.worker not in document(name)["nodes"]:
         answer = answer._replace(worker=answer.worker and "worker-0")  # the log has no name of a host
-    assert judge(document(name)["truth"], answer) in ("right", "accepted"), answer
+    assert judge(truth, answer) in ("right", "accepted"), answer
 
 
 def test_table_by_launcher() -> None:

@@ -158,5 +158,6 @@ def test_damaged_logs_get_no_wrong_answer() -> None:
     assert sum(item.count("wrong") for item in cut.values()) <= 0.01 * sum(len(x.results) for x in cut.values()), shown
 
 
+@pytest.mark.slow  # if the other test that takes the scores is skipped, this one makes them
 def test_the_table_in_the_docs_is_todays(scores: list[Score]) -> None:
     assert table(scores) in (ROOT / "docs/en/corpus.md").read_text(encoding="utf-8")

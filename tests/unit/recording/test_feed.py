@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atlctl.diagnosis.logfacts import LogReader, literals_of
-from atlctl.recording.feed import Feed, find_prefix, kubectl_pod, newest_first, pump, unwrap
+from atlctl.recording import feed as feeding
+from atlctl.recording.feed import KUBECTL, Feed, LinePrefix, find_prefix, newest_first, pump, unwrap
 from tests.unit.diagnosis.cause.logs import OWN, Log
 from tests.unit.diagnosis.samples import matcher
 
@@ -308,11 +309,83 @@ def test_prefixes_of_other_tools(form, names):
 
 
 def test_kubectl_prefix():
-    assert kubectl_pod(b"[pod/train-worker-1/pytorch] x: y") == ("train-worker-1", b"x: y")
-    assert kubectl_pod(b"[pod/train-worker-1/pytorch]") == ("train-worker-1", b"")
-    assert kubectl_pod(b"[pod/train-worker-1] x") is None
+    assert LinePrefix(KUBECTL).split(b"[pod/train-worker-1/pytorch] x: y") == ("train-worker-1", b"x: y")
+    assert LinePrefix(KUBECTL).split(b"[pod/train-worker-1/pytorch]") == ("train-worker-1", b"")
+    assert LinePrefix(KUBECTL).split(b"[pod/train-worker-1] x") is None
 
 
 def test_nothing_to_look_at():
     assert find_prefix([]) is None
     assert find_prefix([b"", b"  "]) is None
+
+
+# Logs that are not plain: of lines without a literal, each worker's last ones are enough.
+
+QUIET = [f"loading shard {number} of the data set" for number in range(3_000)]
+PREFIX = "[pod/train-worker-{}/pytorch] "
+FORMS = {
+    "prefix": PREFIX.format(1),
+    "kubelet": f"{STAMP}stdout F ",
+    "mpirun": "[1,1]<stdout>:",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_failure_among_many_lines_is_found_in_its_place_with_the_lines_before_it(form: str) -> None:
+    lines = [*QUIET, *FAILING, *QUIET]
+    workers, feed = fed(text([FORMS[form] + line for line in lines]), alone=form != "prefix")
+    (facts,) = [found for reader in workers.known.values() if (found := reader.facts()).traces]
+    assert feed.number == len(lines)
+    assert facts.traces[0].line_no == len(QUIET) + AT
+    assert facts.notes[0].line_no == len(QUIET) + 1 + next(at for at, line in enumerate(FAILING) if "closing" in line)
+    assert facts.tail[-1].text == QUIET[-1]
+    assert facts.tail[-1].line_no == facts.last_line == len(lines)
+    (before, *_) = facts.before.values()
+    assert len(before) > 10
+    assert [line.line_no for line in before] == sorted(line.line_no for line in before)
+    assert all(lines[line.line_no - 1].endswith(line.text) for line in before)
+
+
+def test_the_last_lines_of_a_worker_that_ends_early_are_kept() -> None:
+    first = [PREFIX.format(0) + line for line in [*QUIET, "saving to /ckpt"]]
+    workers, _ = fed(text([*first, *(PREFIX.format(1) + line for line in QUIET)]), alone=False)
+    tail = workers.known["train-worker-0"].facts().tail
+    assert (tail[-1].text, tail[-1].line_no) == ("saving to /ckpt", len(first))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_literal_in_two_pieces_of_a_line_is_found(alone: bool) -> None:
+    error = "[rank1]: Traceback (most recent call last):"
+    pieces = [
+        f"{STAMP}stderr P {error[:14]}",
+        f"{STAMP}stderr F {error[14:]}",
+        f"{STAMP}stderr F [rank1]: ValueError: x",
+    ]
+    lines = [*(f"{STAMP}stderr F {line}" for line in QUIET), *pieces]
+    assert fed(text(lines), alone=alone)[0].places() == {"w-0": [len(QUIET) + 2]}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_literal_that_json_escapes_is_found(alone: bool) -> None:
+    rows = [json.dumps({"log": f"{line}\n"}) for line in QUIET]
+    bad = json.dumps({"log": "XTraceback (most recent call last):\n"}).replace("XT", "\\u0054")
+    rows += [bad, json.dumps({"log": "ValueError: x\n"})]
+    assert fed(text(rows), alone=alone)[0].places() == {"w-0": [len(QUIET) + 1]}
+
+
+def test_of_a_worker_with_too_many_failures_the_last_lines_are_read_and_the_others_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeding, "MOST", 100)
+    monkeypatch.setattr(feeding, "_DENSE", 200)
+    bad = [PREFIX.format(1) + "ValueError: bad sample"] * 2_000
+    lines = [*bad[:500], *(PREFIX.format(0) + line for line in FAILING), *bad[500:]]
+    lines += [PREFIX.format(1) + line for line in FAILING]
+    workers, feed = fed(text(lines), alone=False)
+    own = workers.known["train-worker-1"].facts()
+    found = {name: places[0] for name, places in workers.places().items()}
+    assert found == {"train-worker-0": 500 + AT, "train-worker-1": len(lines) - len(FAILING) + AT}
+    assert own.last_line == len(lines)
+    assert feed.unread == {
+        "train-worker-1": f"lines 101 to {len(lines) - 200} were not read: too many lines look like failures"
+    }

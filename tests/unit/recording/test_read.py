@@ -247,7 +247,8 @@ def test_bad_paths(tmp_path, make, error):
 
 def test_a_log_full_of_failures_is_read_at_both_ends(tmp_path, monkeypatch):
     """The lines in between may hold other failures: the answer is less sure."""
-    monkeypatch.setattr(feeding, "Scanner", partial(Scanner, most=100, keep=2_000))
+    monkeypatch.setattr(feeding, "Scanner", partial(Scanner, keep=2_000))
+    monkeypatch.setattr(feeding, "MOST", 100)
     noise = ["ValueError: bad sample"] * 90_000
     victim = write(tmp_path / "w-0.log", VICTIM)
     path = write(tmp_path / "w-1.log", [*noise, *CULPRIT])

@@ -228,14 +228,8 @@ def asleep(top: Object, workers: Iterable[Worker]) -> JobStatus:
 
 #: The job's state is that of its workers; the first match in this order.
 _LEADING = (
-    State.RUNNING,
-    State.HELD,
-    State.RESTARTING,
-    State.STARTING,
-    State.UNKNOWN,
-    State.PENDING,
-    State.QUEUED,
-    State.STOPPING,
+    *(State.RUNNING, State.HELD, State.RESTARTING, State.STARTING),
+    *(State.UNKNOWN, State.PENDING, State.QUEUED, State.STOPPING),
 )
 
 

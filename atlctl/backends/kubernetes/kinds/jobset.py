@@ -44,16 +44,18 @@ def place(pod: Object, jobset: Object) -> PodPlace:
     return PodPlace(role, number, role, objects.count(labels.get(_PREFIX + "restart-attempt")))
 
 
-def restarting(jobset: Object, workers: Sequence[Worker]) -> Object | None:
-    """The condition of a restart in progress.
+def restarting(verdict: JobStatus, jobsets: Sequence[Object], workers: Sequence[Worker]) -> JobStatus:
+    """`verdict`, or that of a restart in progress.
 
-    It stays True while the new attempt runs, so it counts only until a worker of that attempt runs.
+    Its condition stays True while the new attempt runs, so it counts only until a worker of that attempt runs.
     """
-    condition = objects.holds(objects.conditions(jobset), "RestartingJobSet")
-    attempt = objects.count(objects.status(jobset).get("restarts")) or 0
-    if any(worker.state is State.RUNNING and (worker.attempt or 0) >= attempt for worker in workers):
-        return None
-    return condition
+    for jobset in jobsets if verdict.state not in (State.STOPPING, State.SUSPENDED, State.QUEUED) else ():
+        condition = objects.holds(objects.conditions(jobset), "RestartingJobSet")
+        attempt = objects.count(objects.status(jobset).get("restarts")) or 0
+        running = any(worker.state is State.RUNNING and (worker.attempt or 0) >= attempt for worker in workers)
+        if condition is not None and not running:
+            return JobStatus(State.RESTARTING, *objects.word(condition))
+    return verdict
 
 
 class JobSet(Common):
@@ -73,11 +75,7 @@ class JobSet(Common):
         return tuple(JobRole(name, count, first_rank) for name, count in stated.items())
 
     def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> JobStatus:
-        verdict = super().unfinished(sight, workers)
-        condition = restarting(sight.top, workers)
-        if condition is not None and verdict.state not in (State.STOPPING, State.SUSPENDED, State.QUEUED):
-            return JobStatus(State.RESTARTING, *objects.word(condition))
-        return verdict
+        return restarting(super().unfinished(sight, workers), [sight.top], workers)
 
     def hint(self, top: Object) -> State:
         return from_counts(fields.entries(objects.status(top).get("replicatedJobsStatus")))

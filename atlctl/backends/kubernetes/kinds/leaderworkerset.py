@@ -21,20 +21,32 @@ def replicas(top: Object) -> int | None:
     return objects.count(objects.spec(top).get("replicas", 1))
 
 
-def no_stop(kinds: str, top: Object) -> Message:
-    """The reason why atlctl does not stop kinds that are stopped by scaling to zero."""
-    return Message(
-        "atlctl does not stop {kind}; to restore it later, note its number of replicas: {count}",
-        kind=kinds,
-        count=replicas(top),
-    )
+class Scaled(Common):
+    """A kind that runs until it is scaled to zero, which atlctl does not do."""
+
+    full = False
+
+    def suspended(self, top: Object, /) -> bool:
+        return replicas(top) == 0
+
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
+        if objects.meta(sight.top).get("deletionTimestamp"):
+            return JobStatus(State.STOPPING, "Terminating")
+        return asleep(sight.top, workers) if self.suspended(sight.top) else derived(workers)
+
+    def stop(self, top: Object, /) -> Mechanism:
+        why = Message("atlctl does not stop {kind}; to restore it later, note its number of replicas: {count}")
+        text = why.filled(kind=f"{self.title}s", count=replicas(top))
+        return Refuse(text, scale(top, self.resource.name, 0), deletable=True)
+
+    def resume(self, top: Object, /) -> Mechanism:
+        return Refuse(not_resumed(f"{self.title}s"), scale(top, self.resource.name, replicas(top) or 1))
 
 
-class LeaderWorkerSet(Common):
+class LeaderWorkerSet(Scaled):
     """Workers are numbered across groups. Each group is a separate world, so there are no ranks in the job."""
 
     resource = Resource("leaderworkerset.x-k8s.io", "leaderworkersets", "LeaderWorkerSet", ("v1",), ("lws",))
-    full = False
     direct = False
     name_labels = (NAME_LABEL,)
 
@@ -56,33 +68,6 @@ class LeaderWorkerSet(Common):
         size = _size(sight.top)
         stated = seen.get(_ROLE, 0) if groups is None or size is None else objects.total([groups * size])
         return (JobRole(_ROLE, stated),)
-
-    def suspended(self, top: Object, /) -> bool:
-        return replicas(top) == 0
-
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
-        return standing(self.suspended(sight.top), sight.top, workers)
-
-    def stop(self, top: Object, /) -> Mechanism:
-        command = scale(top, self.resource.name, 0)
-        return Refuse(
-            no_stop("LeaderWorkerSets", top),
-            command,
-            deletable=True,
-        )
-
-    def resume(self, top: Object, /) -> Mechanism:
-        return Refuse(
-            not_resumed("LeaderWorkerSets"),
-            scale(top, self.resource.name, replicas(top) or 1),
-        )
-
-
-def standing(suspended: bool, top: Object, workers: Sequence[Worker]) -> JobStatus:
-    """The state of a kind that runs until it is scaled to zero."""
-    if objects.meta(top).get("deletionTimestamp"):
-        return JobStatus(State.STOPPING, "Terminating")
-    return asleep(top, workers) if suspended else derived(workers)
 
 
 def _size(top: Object) -> int | None:

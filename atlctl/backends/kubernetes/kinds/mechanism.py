@@ -50,11 +50,7 @@ class VolcanoCommand:
         return {
             "apiVersion": "bus.volcano.sh/v1alpha1",
             "kind": "Command",
-            "metadata": {
-                "generateName": prefix,
-                "namespace": objects.namespace(top),
-                "ownerReferences": [target],
-            },
+            "metadata": {"generateName": prefix, "namespace": objects.namespace(top), "ownerReferences": [target]},
             "action": self.action,
             "target": target,
         }

@@ -39,11 +39,7 @@ class MPIJobV2(TrainingJob):
         return (*launcher, *workers) if works else (*workers, *launcher)
 
     def stop(self, top: Object, /) -> Mechanism:
-        return Refuse(
-            not_stopped(_KIND),
-            _suspend(top, "true"),
-            deletable=True,
-        )
+        return Refuse(not_stopped(_KIND), _suspend(top, "true"), deletable=True)
 
     def resume(self, top: Object, /) -> Mechanism:
         return Refuse(not_resumed(_KIND), _suspend(top, "false"))

@@ -61,11 +61,7 @@ class _Ray(Common):
         return (*(JobRole(name, count) for name, count in stated.items()), *helpers)
 
     def stop(self, top: Object, /) -> Mechanism:
-        return Refuse(
-            not_stopped(f"{self.resource.kind}s"),
-            self._suspend(top, "true"),
-            deletable=True,
-        )
+        return Refuse(not_stopped(f"{self.resource.kind}s"), self._suspend(top, "true"), deletable=True)
 
     def resume(self, top: Object, /) -> Mechanism:
         return Refuse(not_resumed(f"{self.resource.kind}s"), self._suspend(top, "false"))

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight
-from atlctl.backends.kubernetes.kinds.leaderworkerset import no_stop, replicas, standing
-from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, not_resumed, scale
+from atlctl.backends.kubernetes.kinds.base import JobRole, PodPlace, Resource, Sight
+from atlctl.backends.kubernetes.kinds.leaderworkerset import Scaled, replicas
 from atlctl.jobs import fields
-from atlctl.jobs.model import Worker
 
 _INDEX = "apps.kubernetes.io/pod-index"
 _ROLE = "worker"
 
 
-class StatefulSet(Common):
+class StatefulSet(Scaled):
     """Numbers are the pods' ordinals minus the set's first ordinal."""
 
     resource = Resource("apps", "statefulsets", "StatefulSet", ("v1",), ("sts",))
-    full = False
 
     def selectors(self, top: Object, /) -> tuple[str, ...]:
         """Its own selector, equality only; the check of owners does the rest."""
@@ -38,22 +35,3 @@ class StatefulSet(Common):
     def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
         stated = replicas(sight.top) if objects.spec(sight.top) else seen.get(_ROLE, 0)
         return (JobRole(_ROLE, stated or 0, 0),)
-
-    def suspended(self, top: Object, /) -> bool:
-        return replicas(top) == 0
-
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
-        return standing(self.suspended(sight.top), sight.top, workers)
-
-    def stop(self, top: Object, /) -> Mechanism:
-        return Refuse(
-            no_stop("StatefulSets", top),
-            scale(top, self.resource.name, 0),
-            deletable=True,
-        )
-
-    def resume(self, top: Object, /) -> Mechanism:
-        return Refuse(
-            not_resumed("StatefulSets"),
-            scale(top, self.resource.name, replicas(top) or 1),
-        )

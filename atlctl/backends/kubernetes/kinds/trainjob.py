@@ -52,12 +52,7 @@ class TrainJob(Common):
         return tuple(roles)
 
     def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> JobStatus:
-        verdict = super().unfinished(sight, workers)
-        for child in sight.children:
-            condition = jobset.restarting(child, workers)
-            if condition is not None and verdict.state not in (State.STOPPING, State.SUSPENDED, State.QUEUED):
-                return JobStatus(State.RESTARTING, *objects.word(condition))
-        return verdict
+        return jobset.restarting(super().unfinished(sight, workers), sight.children, workers)
 
     def hint(self, top: Object) -> State:
         return jobset.from_counts(fields.entries(objects.status(top).get("jobsStatus")))

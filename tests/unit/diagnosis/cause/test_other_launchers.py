@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atlctl.diagnosis.result import Verdict
+from atlctl.jobs.model import State
 
 from .logs import OWN, WAITED, Log, closed_by, culprit, diagnosed
 
@@ -160,6 +161,64 @@ def test_a_rank_that_reports_anothers_failure_is_not_the_cause(message: str, ran
     assert (cause.rank, cause.confidence) == (rank, "likely" if rank == 3 else "certain")
     if rank == 3:
         assert cause.message == "KeyError: 'labels'"
+
+
+TITAN = "[rank0]:[titan] 2026-11-20 17:44:59,755 - root - INFO - Building 2-D device mesh with ['pp', 'tp'], [2, 2]"
+TITAN_PAIRS = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=1, cp=1, tp=2, ep=2, etp=1"
+MEGATRON = (
+    "using world size: 4, data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: None, "
+    "tensor-model-parallel size: 2, pipeline-model-parallel size: 1"
+)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "blamed", "rank"),
+    [
+        (TITAN, "TP1", 1),
+        (TITAN, "pp 1", 2),
+        (TITAN, "pp1/tp1", 3),
+        (TITAN, "tp rank 1", 1),
+        (TITAN_PAIRS, "TP1/PP1", 3),
+        (MEGATRON, "dp 1", 2),
+        (MEGATRON, "PP0 TP1", 1),
+    ],
+)
+def test_a_rank_that_is_reported_by_its_groups_is_found_if_the_log_has_the_mesh(
+    mesh: str, blamed: str, rank: int
+) -> None:
+    first = Log(0).say(0, mesh).start().trace(1, 0, f"RuntimeError: {blamed} failed: KeyError: 'labels'")
+    (cause,) = diagnosed(first.ended(2, 0, closed=(1,)), Log(1).start().closing(3, 0, 1)).root_causes
+    assert (cause.rank, cause.confidence, cause.message) == (rank, "likely", "KeyError: 'labels'")
+
+
+@pytest.mark.parametrize("mesh", ["loading", TITAN.replace("[2, 2]", "[2, 4]")])
+def test_a_rank_that_is_reported_by_its_groups_stays_open_without_a_mesh_that_fits(mesh: str) -> None:
+    first = Log(0).say(0, mesh).start().trace(1, 0, "RuntimeError: TP1 failed: KeyError: 'labels'")
+    found = diagnosed(first.ended(2, 0, closed=(1,)), Log(1).start().closing(3, 0, 1))
+    assert found.verdict is Verdict.UNDECIDED
+    assert "by its groups" in found.candidates[0].why
+
+
+THREAD = (
+    "Exception in thread Thread-3 (prefetch):",
+    "Traceback (most recent call last):",
+    '  File "/app/train.py", line 12, in prefetch',
+    "KeyError: 'batch'",
+)
+
+
+def test_a_thread_that_dies_last_leaves_it_open_whether_its_process_failed() -> None:
+    found = diagnosed(Log(0, processes=1).start().say(2, *THREAD))
+    (cause,) = found.candidates
+    assert (found.verdict, cause.message, cause.exception) == (Verdict.UNDECIDED, "KeyError: 'batch'", "KeyError")
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.RUNNING])
+def test_a_thread_that_dies_is_no_failure_if_its_worker_goes_on_or_ends_well(state: State) -> None:
+    log = Log(0, processes=1).start().say(2, *THREAD)
+    if state is State.RUNNING:
+        log.start(3)
+    assert diagnosed(log.evidence(state=state)).verdict is Verdict.NONE
 
 
 MAP = "[2026-11-20 17:44:00,1] [INFO] [launch.py:169:main] global_rank_mapping=defaultdict(<class 'list'>, {%s})"
