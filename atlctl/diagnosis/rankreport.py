@@ -117,7 +117,8 @@ class RankWatch:
 
 @dataclass(frozen=True, slots=True)
 class GpuLoad:
-    """A GPU at one moment; see `remote/gpus.py`. Clocks in MHz. `slowed`: reasons for reduced clocks."""
+    """A GPU at one moment; see `remote/gpus.py`. Clocks in MHz. `slowed`: reasons for reduced clocks. `corrected`,
+    `uncorrected`: ECC errors since the driver was loaded."""
 
     index: int
     uuid: str | None
@@ -126,6 +127,8 @@ class GpuLoad:
     temperature: float | None
     clock: float | None
     clock_max: float | None
+    corrected: float | None
+    uncorrected: float | None
     slowed: tuple[str, ...]
 
 
@@ -411,6 +414,8 @@ def _gpu(item: Mapping[str, Any]) -> GpuLoad:
         temperature=fields.number(item.get("temperature.gpu")),
         clock=fields.number(item.get("clocks.sm")),
         clock_max=fields.number(item.get("clocks.max.sm")),
+        corrected=fields.number(item.get("ecc.errors.corrected.volatile.total")),
+        uncorrected=fields.number(item.get("ecc.errors.uncorrected.volatile.total")),
         slowed=tuple(fields.text(why, 40) for why in fields.items(item.get("slowed"), 4)),
     )
 

@@ -42,8 +42,10 @@ from atlctl.jobs.naming import fold_names, fold_numbers
 
 #: The least difference, in shares of the time, between the waiting of the late ranks and of the others.
 _GAP = 0.15
-#: The same by stacks, of which there are fewer.
-_GAP_OF_STACKS = 0.25
+#: The same by stacks, of which there are fewer, and on a machine with less idle CPU time than this: its ranks differ by
+#: chance.
+_GAP_OF_STACKS = _GAP_IF_BUSY = 0.25
+_IDLE = 0.05
 #: The least share of the time in which the others wait, if a rank is late.
 _WAITED = 0.15
 #: Shares of the time from which a counter explains a late rank.
@@ -64,6 +66,18 @@ _ALL_WAIT = 0.35
 _BUSY, _RATE, _BYTES = 0.2, 0.4, 64 << 10
 #: A lossy link: the least number of segments sent again, their least share, how much larger than on the others.
 _LOST, _LOST_SHARE, _LOST_TIMES = 5, 0.004, 4.0
+#: Counters of interfaces and ports, and their least number in the window that counts as a fault. A link that goes down,
+#: is trained again or gives no acknowledgement stops for up to seconds; of the others, each costs a packet, which is
+#: sent again. Dropped packets are a fault only as a share of all, because a healthy host drops those of protocols that
+#: it does not know. All workers of a network count these alike, so that a fault must also be distinct from the others'.
+_FAULTY: Mapping[str, int] = {
+    **dict.fromkeys(("carrier_changes", "link_downed", "link_error_recovery", "local_ack_timeout_err"), 1),
+    **dict.fromkeys(("rx_errors", "tx_errors"), _LOST),
+    **dict.fromkeys(("symbol_error", "port_rcv_errors", "port_xmit_discards", "packet_seq_err"), 10),
+    **dict.fromkeys(("rx_dropped", "tx_dropped"), 80),
+}
+#: Corrected ECC errors in the window: a healthy GPU has a few in months, and a bad cell is corrected at each access.
+_CORRECTED = 10
 #: The most ranks that may be late, as a share of all.
 _MINORITY = 0.5
 
@@ -123,6 +137,7 @@ class WitnessKind(StrEnum):
     COUNTERS = "counters"
     GPU = "gpu"
     LINKS = "links"
+    TEST = "network_test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +249,11 @@ def _answer(
 def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     if not ranks:
         return _answer(CauseClass.UNKNOWN, nobody(reports), (), ())
-    sampled, stacked = late(ranks, lambda pace: pace.sampled), late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS)
+    least = _GAP_IF_BUSY if any(_busy(report) for report in reports.values()) else _GAP
+    sampled, stacked = (
+        late(ranks, lambda pace: pace.sampled, least),
+        late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS),
+    )
     if sampled and stacked and not set(_keys(sampled)) & set(_keys(stacked)):
         against = Message(
             "by samples {ranks} arrive last, by stacks {others}", ranks=named(sampled), others=named(stacked)
@@ -246,6 +265,12 @@ def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
         others = [pace for pace in ranks if pace not in last]
         return _of_late(last, others, reports, bool(sampled), bool(stacked))
     return _of_all(ranks, reports)
+
+
+def _busy(report: StackReport) -> bool:
+    """Whether its machine had next to no idle CPU time."""
+    ticks = report.watched.ticks if report.watched else {}
+    return bool(ticks) and ticks.get("idle", 0) + ticks.get("iowait", 0) < _IDLE * sum(ticks.values())
 
 
 def _keys(ranks: Iterable[RankPace]) -> list[tuple[str, int]]:
@@ -351,15 +376,31 @@ def _gpu(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Explai
     clock = _middle(look.clock for look in looks)
     usual = _middle(look.clock for other in others for look in gpu_of(other, reports))
     slow = clock is not None and usual is not None and clock < _CLOCK * usual and (last.use or 0.0) >= _USED
-    if not reasons and not slow:
+    errors = _ecc(looks)
+    if not reasons and not slow and errors is None:
         return None
-    why: Message = joined([_SLOWED[why] for why in reasons if why in _SLOWED] or [Message("its clock is low")])
+    whys = [_SLOWED[why] for why in reasons if why in _SLOWED] or [Message("its clock is low")] * slow
+    why: Message = joined([*whys, *([Message("its memory has ECC errors")] if errors else [])])
     facts = Message(
         "GPU {index} of {worker}: {clock} MHz (the others {usual}), {power} W, {temperature} °C, {use} %",
         index=last.index, worker=pace.worker, clock=_figure(clock), usual=_figure(usual), power=_figure(last.power),
         temperature=_figure(last.temperature), use=_figure(last.use),
     )  # fmt: skip
-    return Explained(CauseClass.GPU, why, (Witness(WitnessKind.GPU, facts),), gpu=last.index)
+    texts = [facts, *([errors] if errors else [])]
+    return Explained(CauseClass.GPU, why, tuple(Witness(WitnessKind.GPU, text) for text in texts), gpu=last.index)
+
+
+def _ecc(looks: Sequence[GpuLoad]) -> Message | None:
+    """The ECC errors of a GPU in the window, if there are too many."""
+    corrected, uncorrected = (
+        max(known) - known[0] if known else 0.0
+        for known in ([count for count in counts if count is not None]
+                      for counts in ([look.corrected for look in looks], [look.uncorrected for look in looks]))
+    )  # fmt: skip
+    if corrected < _CORRECTED and uncorrected < 1:
+        return None
+    return Message("its memory had {corrected:.0f} ECC errors that were corrected, and {uncorrected:.0f} that were not",
+                   corrected=corrected, uncorrected=uncorrected)  # fmt: skip
 
 
 def _middle(values: Iterable[float | None]) -> float | None:
@@ -596,18 +637,28 @@ def _of_all(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     texts = Message("all ranks wait in collectives {waits:.0%} of the time", waits=waits)
     shown = Witness(WitnessKind.SAMPLES if ranks[0].sampled is not None else WitnessKind.STACKS, texts)
     if waits >= _ALL_WAIT:
-        slow = _links(ranks, reports)
+        slow, faults = _links(ranks, reports), _interfaces(ranks)
         if slow is not None:
-            return replace(slow, witnesses=(shown, *slow.witnesses), confidence=Confidence.CERTAIN)
-    hot = [pace for pace in ranks if any(look.slowed for look in gpu_of(pace, reports))]
+            ends = {end for culprit in slow.culprits for end in (culprit.worker, culprit.peer)}
+            agree = tuple(fault for worker, fault in faults.items() if worker in ends)
+            against = tuple(Message("{fault}; its links are not slow", fault=fault.text)
+                            for worker, fault in faults.items() if worker not in ends)  # fmt: skip
+            sure = Confidence.LIKELY if against else Confidence.CERTAIN
+            return replace(slow, witnesses=(shown, *slow.witnesses, *agree), contradictions=against, confidence=sure)
+        if 0 < len(faults) <= len({pace.worker for pace in ranks}) * _MINORITY:
+            why = Message("its network interface has errors")
+            found = _answer(CauseClass.NETWORK, why, map(Laggard, faults), faults.values())
+            return replace(found, witnesses=(shown, *found.witnesses))
+    looks = {id(pace): gpu_of(pace, reports) for pace in ranks}
+    hot = [pace for pace in ranks if any(look.slowed for look in looks[id(pace)]) or _ecc(looks[id(pace)])]
     if 0 < len(hot) <= len(ranks) * _MINORITY:
-        found = _gpu(hot[0], [pace for pace in ranks if pace not in hot], reports)
-        if found is not None:
-            return _answer(CauseClass.GPU, found.why, _laggards(hot, found), found.witnesses)
+        bad = _gpu(hot[0], [pace for pace in ranks if pace not in hot], reports)
+        if bad is not None:
+            return _answer(CauseClass.GPU, bad.why, _laggards(hot, bad), bad.witnesses)
     limited = [pace for pace in ranks if pace.throttled >= _THROTTLED]
     if len(limited) > len(ranks) * _MINORITY:
-        found = _limited(limited[0])
-        return _answer(CauseClass.CPU_LIMIT, EQUAL, (), found.witnesses if found else ())
+        limit = _limited(limited[0])
+        return _answer(CauseClass.CPU_LIMIT, EQUAL, (), limit.witnesses if limit else ())
     queued = median(pace.queued for pace in ranks)
     if queued >= _QUEUED:
         text = Message("the ranks were ready to run and had no CPU {share:.0%} of the time", share=queued)
@@ -712,6 +763,51 @@ def _route_text(ends: tuple[str, str], way: _Route) -> Witness:
         one=ends[0], other=ends[1], rate=way.rate / 1e6, busy=way.busy, again=way.again, segments=way.segments,
     )  # fmt: skip
     return Witness(WitnessKind.LINKS, text)
+
+
+def _interfaces(ranks: Sequence[RankPace]) -> dict[str, Witness]:
+    """The faults of network interfaces and InfiniBand ports, by worker."""
+    counts = {(pace.worker, name): found for pace in ranks for name, found in pace.watched.interfaces.items()}
+    found: dict[str, list[str]] = {}
+    for (worker, name), own in counts.items():
+        packets = own.get("rx_packets", 0) + own.get("tx_packets", 0)
+        bad = []
+        for kind, least in _FAULTY.items():
+            count, rest = (
+                own.get(kind, 0),
+                [other.get(kind, 0) for (peer, _), other in counts.items() if peer != worker],
+            )
+            lost = not kind.endswith("_dropped") or count >= _LOST_SHARE * packets
+            if count >= least and lost and count > _LOST_TIMES * median(rest or [0]):
+                bad.append(f"{kind} {count}")
+        if bad:
+            found.setdefault(worker, []).append(f"{name}: {', '.join(bad)}")
+    return {
+        worker: Witness(
+            WitnessKind.COUNTERS, Message("faults of {worker}: {faults}", worker=worker, faults="; ".join(bad))
+        )
+        for worker, bad in found.items()
+    }
+
+
+def with_network_test(found: SlowVerdict, faults: Mapping[Laggard, str], note: str) -> SlowVerdict:
+    """The verdict with the result of the network test: its `faults` by link or worker; `note`: its figures."""
+    texts = [Message("network test: {who}: {what}", who=who.name, what=what) for who, what in faults.items()]
+    texts = texts or [Message("network test: no slow or lossy link ({note})", note=note)]
+    added = replace(found, witnesses=(*found.witnesses, *(Witness(WitnessKind.TEST, text) for text in texts)))
+    suspects, blamed = ({end for who in some for end in (who.worker, who.peer)} for some in (faults, found.culprits))
+    network = found.cause is CauseClass.NETWORK
+    if not faults and not (network and blamed):
+        return added
+    if network and not blamed:
+        why = Message("the network test found it slow or lossy")
+        return replace(added, culprits=tuple(faults), why=why, confidence=Confidence.LIKELY)
+    if network and suspects & blamed:
+        return added if found.contradictions else replace(added, confidence=Confidence.CERTAIN)
+    other = Message("the network test found a fault, and the ranks do not wait for the network")
+    against = Message("the network test does not confirm it") if network else other
+    sure = found.confidence and Confidence.LIKELY
+    return replace(added, contradictions=(*found.contradictions, against), confidence=sure)
 
 
 # Shares

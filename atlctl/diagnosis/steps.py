@@ -508,7 +508,7 @@ _SPANS = ((5, 0.03), (10, 0.12), (20, 1.0))
 _SHORT, _LONG = _SPANS[0][0], _SPANS[-1][0]
 #: The first points of a section that do not count, and the lines before which a change is a part of the warm-up; the
 #: least points of a baseline, those that it is made of, and those of which the share of long steps is known.
-_WARM, _EARLY, _BASE, _WINDOW, _MEMORY = 3, 32, 20, 60, 300
+_WARM, _EARLY, _BASE, _WINDOW, _MEMORY = 3, 20, 12, 60, 300
 #: If more than three of ten steps take this much longer, it is the usual time.
 _UPPER, _UPPER_SHARE = 1.25, 0.7
 #: Points after a border that start no slowdown; less if epochs are short.

@@ -104,9 +104,10 @@ class Worker:
     #: The pod's UID, which distinguishes pods of the same name.
     uid: str | None = None
     namespace: str | None = None
-    #: The container that trains; `container_guessed` if the pod has several and nothing names it.
+    #: The container that trains, and its image; `container_guessed` if the pod has several and nothing names it.
     container: str | None = None
     container_guessed: bool = False
+    image: str | None = None
     #: Number of this attempt, from 0, if the platform counts attempts.
     attempt: int | None = None
     #: Load and GPU usage of its machine, if measured.

@@ -393,6 +393,7 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
         "node_rank": worker.node_rank,
         "pod": worker.pod,
         "node": worker.node or worker.host,
+        "image": worker.image,
         "addresses": [worker.address] if worker.address else [],
         "state": str(worker.state),
         "reason": worker.reason,

@@ -27,17 +27,13 @@ if TYPE_CHECKING:
 _CPU = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 #: The position of some fields in a line of /proc/net/dev.
 _DEVICE = {
-    "rx_bytes": 0, "rx_errors": 2, "rx_dropped": 3, "tx_bytes": 8, "tx_errors": 10, "tx_dropped": 11,
+    "rx_packets": 1, "rx_errors": 2, "rx_dropped": 3, "tx_packets": 9, "tx_errors": 10, "tx_dropped": 11,
 }  # fmt: skip
-#: Counters of an InfiniBand port. `port_xmit_wait`: ticks in which it had data to send and no credit.
-_PORT = (
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_xmit_discards",
-    "port_xmit_wait",
-)
+#: Counters of an InfiniBand or RoCE port, by folder: of the port, and of the retransmissions of its connections.
+_PORT = {
+    "counters": ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards"),
+    "hw_counters": ("packet_seq_err", "local_ack_timeout_err"),
+}
 _INTERFACES, _PORTS = 64, 32
 
 # Messages of the kernel's socket diagnosis.
@@ -53,7 +49,7 @@ _ANSWER, _DIAG_SECONDS = 64 << 20, 2.0
 _NEWNET = 0x40000000
 
 #: Fields of nvidia-smi in addition to those of `gpus`, and seconds between two queries and for one.
-GPU_FIELDS = (*FIELDS, "clocks.sm", "clocks.max.sm")
+GPU_FIELDS = (*FIELDS, "clocks.sm", "clocks.max.sm", "ecc.errors.corrected.volatile.total")
 _BETWEEN, _QUERY = 1.5, 5.0
 
 
@@ -87,13 +83,16 @@ def interfaces(pid: object = "self", root: str = "") -> dict[str, dict[str, int]
         name, _, rest = line.partition(":")
         words = rest.split()
         if name.strip() != "lo" and len(words) > 11 and all(word.isdigit() for word in words[:12]):
-            found[name.strip()[:40]] = {key: int(words[at]) for key, at in _DEVICE.items()}
+            own = found[name.strip()[:40]] = {key: int(words[at]) for key, at in _DEVICE.items()}
+            changes = text(f"{root}/proc/{pid}/root/sys/class/net/{name.strip()}/carrier_changes", 40)
+            own.update({"carrier_changes": int(changes)} if changes.isdigit() else {})
         if len(found) >= _INTERFACES:
             break
     place = root + "/sys/class/infiniband"
     ports = [f"{device}/ports/{port}" for device in names(place) for port in names(f"{place}/{device}/ports")]
     for port in ports[:_PORTS]:
-        values = {name: text(f"{place}/{port}/counters/{name}", 40) for name in _PORT}
+        paths = [f"{folder}/{name}" for folder, counted in _PORT.items() for name in counted]
+        values = {path.partition("/")[2]: text(f"{place}/{port}/{path}", 40) for path in paths}
         found[port.replace("/ports", "")] = {key: int(value) for key, value in values.items() if value.isdigit()}
     return found
 

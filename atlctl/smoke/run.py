@@ -42,6 +42,8 @@ _AGAIN, _AGAIN_LEAST = 60.0, 1.0
 _MARGIN = 30.0
 #: Seconds until a first answer that are worth a remark: logins, or the start of Python, are slow there.
 _SLOW_LOGIN = 3.0
+#: Seconds of a test beside a training, and its share of each link.
+LIGHT_SECONDS, LIGHT_SHARE = 5.0, 0.1
 NO_TIME, _INTERRUPTED = Message("no time left"), Message("interrupted")
 
 _log = logging.getLogger(__name__)
@@ -380,6 +382,26 @@ class Smoke:
         """Add the line of a check that did not run or finish. Its findings so far count."""
         if name is not None and all(check.name != name for check in self.report.checks):
             self.report.checks.append(Check(name, self.report.verdict_of(name, verdict), why))
+
+
+async def check_links(executor: Executor, workers: Sequence[Worker], timeout: float) -> Report:
+    """Test all links beside a training, for `LIGHT_SECONDS` and with `LIGHT_SHARE` of each link at most. `timeout`:
+    seconds for the roll call. Raises AtlctlError if no worker answers."""
+    config = {"seconds": int(timeout + _MARGIN), "torch": False, "nice": 0, "token": secrets.token_hex(8)}
+    async with Session(executor, workers, config) as session:
+        await session.roll_call(min(PATIENCE, timeout), min(ROLL_CALL_MOST, timeout))
+        if not session.living():
+            raise nobody(session)
+        run = Run(session, tuple(workers), Options(net_only=True, share=LIGHT_SHARE), Report("quick"))
+        await check_mesh(run)  # it sends some 100 kB
+        try:
+            async with asyncio.timeout(LIGHT_SECONDS) as limit:
+                await check_throughput(run)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            run.report.checks.append(Check(_THROUGHPUT.name, SmokeVerdict.INCOMPLETE, NO_TIME))
+        return run.report
 
 
 _ADVICE_LOST = Message("see why the worker went away: atlctl ps, atlctl events, atlctl errors")

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -49,11 +51,22 @@ KINDS = {
     "limit": Kind("cpu_limit"),
     "hogs": Kind("cpu_shared"),
     "gpu": Kind("gpu"),
+    "lock": Kind("code"),
+    "child": Kind("code"),
+    "worker": Kind("input"),
+    "memory": Kind("memory"),
     "rate": Kind("network", link=True),
     "loss": Kind("network", link=True),
+    "losslink": Kind("network", link=True),
     "none": Kind("", named=False),
     "allsleep": Kind("sleep", named=False),
+    "checkpoint": Kind("", named=False),
+    "evaluation": Kind("", named=False),
+    "growing": Kind("", named=False),
+    "jitter": Kind("", named=False),
 }
+#: Bytes of the file that does not fit into the memory of the rank, and of that memory.
+FILE, MEMORY = 192 << 20, 48 << 20
 
 
 # In the worker
@@ -69,8 +82,13 @@ def slow_code() -> int:
 
 
 def fetch_item(folder: Path, rank: int) -> int:
+    from torch.utils.data import get_worker_info
+
+    own = get_worker_info()
     if now(folder) == ("dataloader", rank):
-        time.sleep(PAUSE)
+        time.sleep(2 * PAUSE)
+    elif now(folder) == ("worker", rank) and own is not None and own.id == 1:
+        time.sleep(3 * PAUSE)
     return 1
 
 
@@ -98,19 +116,23 @@ def train(folder: Path) -> None:
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=(folder / "init").read_text(), rank=rank, world_size=WORLD)
-    batches = iter(DataLoader(Items(), batch_size=1, num_workers=1, prefetch_factor=2))
+    batches = iter(DataLoader(Items(), batch_size=1, num_workers=2, prefetch_factor=2))
     gradient = torch.ones(GRADIENT // 4)
     weights = torch.ones(64, 64)
     garbage: list[Any] = []
     step, begun = 0, time.monotonic()
+    last, since = "", 0
     while True:
         step += 1
         kind, slow = now(folder)
+        last, since = kind, since if kind == last else step
         next(batches)
         if kind == "allsleep" or (kind == "sleep" and slow == rank):
             wait_for_lease()
         elif kind in ("limit", "hogs"):
             work()
+        elif not KINDS[kind].named:
+            be_healthy(kind, step - since, rank, folder, weights)
         elif slow == rank:
             be_slow(kind, folder, garbage)
         forward(weights)
@@ -150,6 +172,44 @@ def be_slow(kind: str, folder: Path, garbage: list[Any]) -> None:
         read_shard(folder)
     elif kind == "download":
         download(folder)
+
+    elif kind == "lock":
+        threading.Event().wait(PAUSE)
+    elif kind == "child":
+        subprocess.run(["sleep", str(PAUSE)], check=True)
+    elif kind == "memory":
+        touch_pages(folder)
+
+
+def be_healthy(kind: str, step: int, rank: int, folder: Path, weights: Any) -> None:
+    """What belongs to a training, or changes from step to step. `step`: since the kind was chosen."""
+    if kind == "checkpoint" and rank == 0 and step % 80 == 79:
+        save(folder / "checkpoint")
+    elif kind == "evaluation" and step % 60 == 59:
+        for _ in range(15):
+            forward(weights)
+    elif kind == "growing":
+        time.sleep(min(0.1, 0.0005 * step))
+    elif kind == "jitter":
+        time.sleep(random.random() * PAUSE)
+
+
+def save(path: Path) -> None:
+    """Write and sync a checkpoint, for two steps or so of a slow kind."""
+    until = time.monotonic() + 2 * PAUSE
+    with path.open("wb", buffering=0) as file:
+        while time.monotonic() < until:
+            file.write(bytes(1 << 18))
+            os.fsync(file.fileno())
+
+
+def touch_pages(folder: Path) -> None:
+    """Read pages of a file that is larger than the memory of this process may be."""
+    until = time.monotonic() + PAUSE
+    with (folder / "big").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+        pages.madvise(mmap.MADV_RANDOM)
+        while time.monotonic() < until:
+            pages[random.randrange(FILE)]
 
 
 def work() -> None:
@@ -194,9 +254,9 @@ _NVIDIA_SMI = """\
 #!/bin/sh
 read kind slow <{folder}/kind
 if [ "$kind $ATLCTL_WORKER" = "gpu worker-$slow" ]; then
-  echo "0, GPU-1, NVIDIA H100, 97, 30000, 81559, 310, 92, 0, 840, 1980, 0x40"
+  echo "0, GPU-1, NVIDIA H100, 97, 30000, 81559, 310, 92, 0, 840, 1980, 0, 0x40"
 else
-  echo "0, GPU-1, NVIDIA H100, 95, 30000, 81559, 320, 61, 0, 1935, 1980, 0x0"
+  echo "0, GPU-1, NVIDIA H100, 95, 30000, 81559, 320, 61, 0, 1935, 1980, 0, 0x0"
 fi
 """
 
@@ -301,13 +361,19 @@ class SlowJob:
         """Make the job slow, after healing it. Raises OSError if this machine does not allow that."""
         self.heal()
         if kind == "limit":
-            self._limit(self.pid(rank))
+            self._limit(self.pid(rank), "cpu", ("cpu.cfs_quota_us", "5000"), ("cpu.max", "5000 100000"))
+        elif kind == "memory":
+            self._big_file()
+            limit = str(MEMORY)
+            self._limit(self.pid(rank), "memory", ("memory.limit_in_bytes", limit), ("memory.max", limit))
         elif kind == "hogs":
             self._crowd(self.pid(rank))
         elif kind == "rate" and self.network is not None:
             self.network.rate(rank, 8)
         elif kind == "loss" and self.network is not None:
             self.network.lose(rank, 3)
+        elif kind == "losslink" and self.network is not None:
+            self.network.lose_between(rank, (rank + 1) % WORLD, 3)
         self._kind(kind, rank)
         assert self.trains(), f"{kind}: it does not train"
 
@@ -328,19 +394,27 @@ class SlowJob:
             self._group = None
         if kind == "rate" and self.network is not None:
             self.network.rate(int(rank), MBIT)
-        elif kind == "loss" and self.network is not None:
+        elif kind in ("loss", "losslink") and self.network is not None:
             self.network.heal()
 
-    def _limit(self, pid: int) -> None:
-        old = (_CGROUP / "cpu/cpu.cfs_quota_us").exists() or (_CGROUP / "cpu").is_dir()
-        group = (_CGROUP / "cpu" if old else _CGROUP) / f"atlslow-{os.getpid()}"
+    def _limit(self, pid: int, controller: str, old: tuple[str, str], new: tuple[str, str]) -> None:
+        """Put a process into a control group with a limit: file and value, of versions 1 and 2."""
+        first = (_CGROUP / controller).is_dir()
+        group = (_CGROUP / controller if first else _CGROUP) / f"atlslow-{os.getpid()}"
         group.mkdir()
         self._group = group
-        if old:
-            (group / "cpu.cfs_quota_us").write_text("5000")
-        else:
-            (group / "cpu.max").write_text("5000 100000")
+        name, value = old if first else new
+        (group / name).write_text(value)
         (group / "cgroup.procs").write_text(str(pid))
+
+    def _big_file(self) -> None:
+        """A file that is not in the page cache."""
+        with (self.folder / "big").open("wb") as file:
+            for _ in range(FILE >> 20):
+                file.write(os.urandom(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _crowd(self, pid: int) -> None:
         """Pin the rank to one CPU, and 16 busy processes, too."""

@@ -32,7 +32,7 @@ EVERY = {
     "events": "events one",
     "errors": "errors failed --ranks",
     "stacks": "stacks one",
-    "slow": "slow one",
+    "slow": "slow one --net",
     "smoke": "smoke one --net-only",
     "record": "record failed --out TMP/recorded",
     "report": "report failed --out TMP/report",

@@ -127,7 +127,16 @@ def worker_of(pod: Object, container: Container) -> Worker:
         signal=now.signal,
         container=container.name,
         container_guessed=container.guessed,
+        image=_image(pod, container.name, main),
     )
+
+
+def _image(pod: Object, container: str | None, main: Object) -> str | None:
+    """The image of a container, with the start of its digest: one tag may name several images."""
+    specs = entries(objects.spec(pod).get("containers"))
+    image = next((text(item.get("image")) for item in specs if text(item.get("name")) == container), "")
+    digest = text(main.get("imageID")).partition("@")[2]
+    return f"{image}@{digest[:19]}" if digest and "@" not in image else image or None
 
 
 def condition(pod: Object, container: str | None) -> Condition:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async, status_line
 from atlctl.i18n import COLON, COMMA, LIST, Message, joined, translated
-from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors
+from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError, fold_errors
 from atlctl.render.table import rfc3339
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 _LOGS, _TAIL = 16, 4000
 #: Seconds for each worker, and those in which the ranks are sampled.
 TIMEOUT_SECONDS, WINDOW_SECONDS = 30.0, 8.0
+_EARLIER = "earlier"
+ALONE = {"--against": _EARLIER}
 
 TEXT = Message(
     "Samples the ranks for eight seconds: the activity of their main threads, their Python stacks, and counters of "
@@ -36,8 +41,11 @@ EXAMPLES = Message(
     """\
 atlctl slow train-7
 atlctl slow train-7 --no-pyspy                       # reads no process's memory
+atlctl slow train-7 --net                            # also sends data over every link, for 5 s
 atlctl slow train-7 -o json
-atlctl slow --from saved/                            # when it was slow, by the steps in saved logs"""
+atlctl slow train-7 --against                        # compared with the last recording of a job of this name
+atlctl slow --from saved/                            # when it was slow, by the steps in saved logs
+atlctl slow --from new/ --against old/               # two recordings"""
 )
 
 
@@ -48,6 +56,23 @@ def command(
     selection: options.Selected = options.NO_SELECTION,
     saved: options.SavedLogs = None,
     no_pyspy: options.NoPySpy = False,
+    net: Annotated[
+        bool,
+        typer.Option(
+            "--net", help=Message("also test the links between all workers: 5 s, with 10 % of a link's speed at most")
+        ),
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="PATH",
+            help=Message(
+                "compare with this recording or these logs; without a value, with the last recording of an earlier job "
+                "of the same name"
+            ),
+        ),
+    ] = None,
     timeout: options.WorkerTimeout = TIMEOUT_SECONDS,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
@@ -57,13 +82,20 @@ def command(
         if not selection.empty:
             raise UsageError(Message("--from reads all logs; it takes no selection"), "atlctl slow --from PATH")
         with status_line():
-            return _saved(saved, output)
+            return _saved(saved, against, output)
     context().container = container
-    return run_async(lambda: _slow(job, job_option, selection, not no_pyspy, timeout, output))
+    return run_async(lambda: _slow(job, job_option, selection, not no_pyspy, net, against, timeout, output))
 
 
 async def _slow(
-    argument: str | None, option: str | None, selection: Selection, pyspy: bool, timeout: float, output: str
+    argument: str | None,
+    option: str | None,
+    selection: Selection,
+    pyspy: bool,
+    net: bool,
+    against: str | None,
+    timeout: float,
+    output: str,
 ) -> int:
     from atlctl.cli.commands.stacks import problems, tell
     from atlctl.cli.evidence.looking import own_pyspy
@@ -72,22 +104,29 @@ async def _slow(
     source = backend(argument, option)
     job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     say_guessed(chosen)
+    before = _facts_before(job, against) if against is not None else None
     program = own_pyspy() if pyspy else False
     executor = source.executor(job)
     steps = asyncio.create_task(_steps(source, job, chosen, timeout))
     try:
         looks = await _look(executor, chosen, timeout, program)
+        found = _judged(looks)
+        if net:
+            found = await _tested(found, executor, chosen, timeout)
     finally:
         await executor.aclose()
         if not steps.done():
             steps.cancel()
         await asyncio.wait([steps])
-    since = None if steps.cancelled() else _since(steps.result())
-    found = _judged(looks)
+    tracks = [] if steps.cancelled() else steps.result()
+    since = _since(tracks)
+    compared = _compared(_facts_now(job, tracks), before) if before is not None else None
     if output == "json":
-        say.document({"job": job.name, "uid": job.uid, **to_data(found), "since": _since_data(since)}, problems(looks))
+        data = {"job": job.name, "uid": job.uid, **to_data(found), "since": _since_data(since)}
+        say.document(data | _against_data(compared), problems(looks))
     else:
         say.out("\n".join(_lines(found, since)) + "\n")
+        _tell(compared)
         tell(looks, [pace.report for pace in found.ranks], found.unseen, program)
         say.about(
             (item.worker.name, (False, Message("no GPU data: {why}", why=watched.gpu_problem)))
@@ -121,6 +160,30 @@ def _judged(looks: Sequence[Look]) -> SlowVerdict:
     from atlctl.diagnosis.slow import judge
 
     return judge({item.worker.name: item.report for item in looks if item.report is not None})
+
+
+async def _tested(found: SlowVerdict, executor: Executor, workers: Sequence[Worker], timeout: float) -> SlowVerdict:
+    """The verdict with a test of the network, which runs after the sampling."""
+    from atlctl.diagnosis.slow import Laggard, with_network_test
+    from atlctl.smoke.findings import SmokeVerdict
+    from atlctl.smoke.run import LIGHT_SECONDS, check_links
+
+    with say.doing(Message("testing the links for {seconds:g} s", seconds=LIGHT_SECONDS), limit=LIGHT_SECONDS):
+        try:
+            report = await check_links(executor, workers, timeout)
+        except AtlctlError as error:
+            say.warning(Message("the network was not tested: {why}", why=error.message))
+            return found
+    faults = {
+        Laggard(one.culprit.worker, peer=one.culprit.peer): one.evidence
+        for one in report.findings
+        if one.confirmed and one.culprit is not None
+    }
+    last = report.checks[-1]
+    if not faults and last.verdict is not SmokeVerdict.PASS:
+        say.note(Message("network test: {what}", what=last.note))
+        return found
+    return with_network_test(found, faults, last.note)
 
 
 async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: float) -> list[StepTrack]:
@@ -179,19 +242,22 @@ def _since_data(slow: Slowdown | None) -> dict[str, Any] | None:
     return {"first_step": slow.first, "start": start, **usual}
 
 
-def _saved(paths: Sequence[str], output: str) -> int:
-    """When the training in saved logs was slow."""
+def _saved(paths: Sequence[str], against: str | None, output: str) -> int:
+    """When the training in saved logs was slow. `against`: logs to compare with."""
     from atlctl.cli.evidence.steps import when_of
     from atlctl.recording.steps import tracks_of
     from atlctl.render.jsonout import error_data
     from atlctl.render.table import render_table
 
+    if against == _EARLIER:
+        raise UsageError(Message("with --from, --against needs a path"), "atlctl slow --from NEW --against OLD")
     found = tracks_of(paths, "slow")
     when = when_of(found.workers)
+    tracks = [track for some in found.workers.values() for track in some]
+    compared = _compared(_facts_saved(paths, tracks), _facts_of(against)) if against is not None else None
     if output == "json":
-        say.document(
-            {"source": list(paths), "slow": when.slow, "steps": list(when.data)}, list(map(error_data, found.problems))
-        )
+        data = {"source": list(paths), "slow": when.slow, "steps": list(when.data), **_against_data(compared)}
+        say.document(data, list(map(error_data, found.problems)))
     else:
         for problem in found.problems:
             say.warning(problem.message)
@@ -199,7 +265,161 @@ def _saved(paths: Sequence[str], output: str) -> int:
             say.out(render_table(when.table, context().streams))
         else:
             say.note(Message("no training steps were found in the logs"))
+        _tell(compared)
     return fold_errors(list(found.problems))
+
+
+# Against an earlier run of the job
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """One run of a job. `seconds`: the median time of a step; `told`: other facts by name, without unknown ones;
+    `environment`: None if unknown."""
+
+    source: str
+    seconds: float | None
+    told: Mapping[str, str]
+    environment: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """The facts of two runs that differ: name, now, before; and the names of those that do not."""
+
+    now: _Facts
+    before: _Facts
+    differ: Sequence[tuple[str, str, str]]
+    same: Sequence[str]
+
+    @property
+    def factor(self) -> float | None:
+        """The time of a step now, as a multiple of that before."""
+        return self.now.seconds / self.before.seconds if self.now.seconds and self.before.seconds else None
+
+
+def _facts_before(job: Job, against: str) -> _Facts:
+    """The facts of the job to compare with. Raises AtlctlError."""
+    from atlctl.cli.evidence.recorded import newest
+
+    if against != _EARLIER:
+        return _facts_of(against)
+    recording = newest(job.backend, job.namespace, job.name, besides=job.uid)
+    if recording is None:
+        raise NothingMatched(
+            Message("there is no recording of an earlier job named {job}", job=job.name),
+            Message("record each job: atlctl record JOB; or name a folder of evidence: --against PATH"),
+        )
+    return _facts_of(recording.folder)
+
+
+def _facts_of(path: str) -> _Facts:
+    from atlctl.recording.steps import tracks_of
+
+    return _facts_saved([path], [track for some in tracks_of([path], "slow").workers.values() for track in some])
+
+
+def _facts_now(job: Job, tracks: Sequence[StepTrack]) -> _Facts:
+    """The facts of a living job: of its recording if there is one."""
+    from atlctl.cli.evidence.recorded import of_job
+    from atlctl.recording.save import describe_job, describe_worker
+
+    recording = of_job(job)
+    if recording is not None:
+        return _facts_saved([recording.folder], tracks)
+    workers = [describe_worker(worker) for worker in job.workers]
+    return _facts(job.name, {"job": describe_job(job), "workers": workers}, {}, tracks)
+
+
+def _facts_saved(paths: Sequence[str], tracks: Sequence[StepTrack]) -> _Facts:
+    """The facts in logs and folders: `atlctl.json`, and the versions that the logs name at their start."""
+    import os
+
+    from atlctl.jobs import fields
+    from atlctl.jobs.statedir import read_bytes
+    from atlctl.recording.excerpts import versions
+    from atlctl.recording.folder import look
+    from atlctl.recording.manifest import NAME, SIZE_LIMIT
+
+    data: Mapping[str, Any] = {}
+    named: dict[str, str] = {}
+    for path in paths:
+        content = look(path, error_files=False) if os.path.isdir(path) else None
+        with contextlib.suppress(OSError, ValueError, RecursionError, AtlctlError):
+            data = data or fields.mapping(fields.parse_json(read_bytes(os.path.join(path, NAME), SIZE_LIMIT)))
+        for log in [files[0] for files in content.logs.values()] if content is not None else [path]:
+            with contextlib.suppress(OSError):
+                named = {**versions(log), **named}
+    return _facts(", ".join(paths), data, named, tracks)
+
+
+def _facts(source: str, data: Mapping[str, Any], named: Mapping[str, str], tracks: Sequence[StepTrack]) -> _Facts:
+    """`data`: an `atlctl.json`. Texts are without secrets."""
+    from statistics import median
+
+    from atlctl.jobs import fields
+    from atlctl.jobs.naming import fold_names
+    from atlctl.render.redact import redact_json
+
+    workers = fields.entries(data.get("workers"))
+
+    def all_of(name: str) -> str:
+        return fold_names(sorted({text for one in workers if (text := fields.text(one.get(name), 300))}))
+
+    environments = [fields.mapping(one["environment"]) for one in workers if one.get("environment")]
+    environment = {name: fields.text(value, 300) for some in reversed(environments) for name, value in some.items()}
+    told = {
+        "workers": str(len(workers) or ""),
+        "nodes": all_of("node"),
+        "image": all_of("image"),
+        "command": fields.text(fields.mapping(data.get("job")).get("command"), 600),
+        "restarts": str(sum(fields.whole(one.get("restarts")) or 0 for one in workers)) if workers else "",
+        **named,
+    }
+    times = [median(point.seconds for point in track.points) for track in tracks if track.points]
+    shown = redact_json({name: text for name, text in told.items() if text})
+    return _Facts(source, median(times) if times else None, shown, redact_json(environment) if environments else None)
+
+
+def _compared(now: _Facts, before: _Facts) -> _Compared:
+    pairs = [(name, text, before.told[name]) for name, text in now.told.items() if name in before.told]
+    if now.environment is not None and before.environment is not None:
+        names = sorted({*now.environment, *before.environment})
+        pairs += [(name, now.environment.get(name, "-"), before.environment.get(name, "-")) for name in names]
+    same = [name for name, one, other in pairs if one == other]
+    return _Compared(now, before, [pair for pair in pairs if pair[1] != pair[2]], same)
+
+
+def _against_data(compared: _Compared | None) -> dict[str, Any]:
+    if compared is None:
+        return {}
+    steps = {"now": compared.now.seconds, "before": compared.before.seconds, "factor": compared.factor}
+    differ = [{"what": name, "now": one, "before": other} for name, one, other in compared.differ]
+    return {"against": {"source": compared.before.source, "step_seconds": steps, "differences": differ,
+                        "same": list(compared.same)}}  # fmt: skip
+
+
+def _tell(compared: _Compared | None) -> None:
+    """Prints the comparison: the time of a step, then the facts that differ."""
+    if compared is None:
+        return
+    from atlctl.diagnosis.stepwatch import seconds_text
+    from atlctl.render.table import Column, Table, render_table
+
+    factor = compared.factor
+    steps: list[Sequence[Any]] = []
+    if compared.now.seconds is not None or compared.before.seconds is not None:
+        now, old = (
+            "-" if one is None else seconds_text(one) for one in (compared.now.seconds, compared.before.seconds)
+        )
+        text = now if factor is None else Message("{now}, {factor:.2f} times", now=now, factor=factor)
+        steps.append((translated(Message("time of a step")), translated(text), old))
+    columns = (Column(""), Column(Message("NOW")), Column(Message("BEFORE"), spare=1, least=20))
+    rows: Iterable[Sequence[Any]] = [*steps, *compared.differ]
+    say.out("\n" + render_table(Table(columns, list(map(list, rows))), context().streams))
+    if compared.same:
+        say.out(translated(Message("the same: {names}", names=joined(compared.same, COMMA))) + "\n")
+    say.note(Message("compared with {source}", source=compared.before.source))
 
 
 def _lines(found: SlowVerdict, since: Slowdown | None) -> list[str]:

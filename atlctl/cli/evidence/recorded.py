@@ -70,15 +70,16 @@ def of_job(job: Job) -> Recording | None:
     return max((item for item in (own, *others) if item), key=lambda item: item.updated, default=None)
 
 
-def newest(backend: str, namespace: str | None, name: str) -> Recording | None:
-    """The last recording of a job of this name, which is gone."""
+def newest(backend: str, namespace: str | None, name: str, besides: str = "") -> Recording | None:
+    """The last recording of a job of this name. `besides`: the UID of a job that does not count."""
     bare = name.rpartition("/")[2]
     above = place(backend, namespace, bare)
     found: list[Recording | None] = []
     with suppress(OSError):
         found += [_read(os.path.join(above, entry), state_dir()) for entry in os.listdir(above)]
     found += [item for item in _elsewhere(backend, namespace) if _about(item, "name") == bare]
-    return max((item for item in found if item is not None), key=lambda item: item.updated, default=None)
+    others = [item for item in found if item is not None and not (besides and _about(item, "uid") == besides)]
+    return max(others, key=lambda item: item.updated, default=None)
 
 
 def _about(recording: Recording, key: str) -> Any:

@@ -2,7 +2,8 @@
 
 Beside the fields that `manifest` reads, `atlctl.json` has `recorder` (`backend`, `started`, `updated`, `ended`,
 `keep_mib`, `incomplete`: `worker`, `reason`), and for each worker `uid`, `ranks` (`rank`, `local_rank`, `gpu_uuid`),
-`files` (paths of its launcher's files), and `attempts` (its data before each restart).
+`environment` (variables of NCCL, torch and the like), `files` (paths of its launcher's files), and `attempts` (its data
+before each restart).
 
 A small script in the worker finds the ranks, their GPUs and the paths of their launcher's files: it reads the
 environments of torchrun's processes and runs nvidia-smi. Its output is hostile text.
@@ -39,23 +40,25 @@ _SEATS_LIMIT = 256 * 1024
 _MOST = 1024
 _TEXT = 4096
 #: Prints one line per process: its worker (local jobs only), rank, local rank, visible devices, error file, prefix of
-#: its dumps. Then the GPUs. One `grep` finds the processes, because a shell loop over all of them is slow. No -F: in
-#: some builds of busybox it stops at the first NUL.
+#: its dumps, variables that change its speed. Then the GPUs. One `grep` finds the processes, because a shell loop over
+#: all of them is slow. No -F: in some builds of busybox it stops at the first NUL.
 _SEATS_SCRIPT = r"""
+tab=$(printf '\t')
 if command -v grep >/dev/null 2>&1; then set -- $(grep -l TORCHELASTIC_RUN_ID= /proc/[0-9]*/environ 2>/dev/null)
 else set -- /proc/[0-9]*/environ; fi
 for f in "$@"; do
-  tr '\0' '\n' <"$f" 2>/dev/null | { r= l= t= d=- e= b= j= w= s=
+  tr '\0' '\n' <"$f" 2>/dev/null | { r= l= t= d=- e= b= j= w= s= v=
     while IFS= read -r x; do
       case $x in
         RANK=*) r=${x#*=};; LOCAL_RANK=*) l=${x#*=};; TORCHELASTIC_RUN_ID=*) t=1;;
         CUDA_VISIBLE_DEVICES=*) d=${x#*=};; TORCHELASTIC_ERROR_FILE=*) e=${x#*=};;
         TORCH_NCCL_DEBUG_INFO_TEMP_FILE=*|TORCH_FR_DUMP_TEMP_FILE=*) b=${x#*=};;
         ATLCTL_JOB=*) j=${x#*=};; ATLCTL_WORKER=*) w=${x#*=};; ATLCTL_STATE_DIR=*) s=${x#*=};;
+        NCCL_*|TORCH_*|PYTORCH_*|CUDA_*|CUBLAS_*|OMP_*|MKL_*|GLOO_*|UCX_*) v=$v$tab$x;;
       esac
     done
     [ -n "$t" ] && [ -n "$l" ] && [ "$j/$s" = "$ATLCTL_JOB/$ATLCTL_STATE_DIR" ] &&
-      printf 'P\t%s\t%s\t%s\t%s\t%s\t%s\n' "$w" "$r" "$l" "$d" "$e" "$b"; }
+      printf 'P\t%s\t%s\t%s\t%s\t%s\t%s%s\n' "$w" "$r" "$l" "$d" "$e" "$b" "$v"; }
 done | sort -u
 command -v nvidia-smi >/dev/null 2>&1 || exit 0
 nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv,noheader 2>/dev/null | while IFS= read -r x; do
@@ -79,21 +82,22 @@ class Seat:
 @dataclass(slots=True)
 class Seats:
     """Processes, GPUs and file paths of one worker. `gpus`: index, UUID, PCI address. `roots`: folders of error files
-    and rank logs. `dumps`: prefixes of flight-recorder dumps."""
+    and rank logs. `dumps`: prefixes of flight-recorder dumps. `environment`: variables of the first process."""
 
     seats: list[Seat] = field(default_factory=list)
     gpus: list[tuple[int, str, str]] = field(default_factory=list)
     roots: set[str] = field(default_factory=set)
     dumps: set[str] = field(default_factory=set)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def data(self) -> dict[str, Any]:
-        """The `ranks` and `gpus` of a worker in `atlctl.json`."""
+        """The `ranks`, `gpus` and `environment` of a worker in `atlctl.json`."""
         local = {seat.gpu: seat.local_rank for seat in self.seats if seat.gpu is not None}
         ranks = [{"rank": seat.rank, "local_rank": seat.local_rank, "gpu_uuid": seat.gpu} for seat in self.seats]
         gpus = [
             {"local_rank": local.get(uuid), "index": index, "uuid": uuid, "pci": pci} for index, uuid, pci in self.gpus
         ]
-        return {"ranks": ranks, "gpus": gpus}
+        return {"ranks": ranks, "gpus": gpus, "environment": self.environment}
 
 
 @dataclass(slots=True)
@@ -268,7 +272,7 @@ def read_seats(data: bytes, asked: str) -> dict[str, Seats]:
     processes: dict[str, list[list[str]]] = {asked: []}
     for line in data.decode("utf-8", "backslashreplace").splitlines():
         kind, _, rest = line[:_TEXT].partition("\t")
-        if kind == "P" and len(parts := rest.split("\t")) == 6:
+        if kind == "P" and len(parts := rest.split("\t")) >= 6:
             processes.setdefault(parts[0] or asked, []).append(parts[1:])
         elif kind == "G" and len(gpus) < _MOST:
             index, *more = [part.strip() for part in rest.split(",")]
@@ -279,13 +283,14 @@ def read_seats(data: bytes, asked: str) -> dict[str, Seats]:
 
 def _seats(processes: list[list[str]], gpus: list[tuple[int, str, str]]) -> Seats:
     found = Seats(gpus=gpus)
-    for rank, local, visible, error_file, prefix in processes[:_MOST]:
+    for rank, local, visible, error_file, prefix, *variables in processes[:_MOST]:
         if not all(text.isascii() and text.isdigit() and len(text) < 8 for text in (rank, local)):
             continue
         if all(seat.rank != int(rank) for seat in found.seats):
             found.seats.append(Seat(int(rank), int(local), _gpu(int(local), visible, gpus)))
         # RUN/attempt_N/LOCAL_RANK/error.json: all attempts are below RUN.
         root = error_file.rsplit("/", 3)
+        found.environment = found.environment or dict(sorted(item.split("=", 1) for item in variables if "=" in item))
         if error_file.startswith("/") and len(root) == 4 and root[0]:
             found.roots.add(root[0])
         if prefix.startswith("/"):

@@ -45,6 +45,8 @@ _CALLS = 512
 #: Requested limit of open files: one for each connection in and out.
 _FILES = 16384
 _TCP_NOTSENT_LOWAT, _SO_MAX_PACING_RATE = 25, 47
+#: The speed in Mbit/s of a link that is unknown, and the highest pace in bytes per second that the socket takes.
+_UNKNOWN, _FASTEST = 1000, 2_000_000_000
 
 _lock = threading.Lock()
 _servers: list[Server] = []
@@ -301,8 +303,8 @@ def _opened(peers: dict[str, Any], each: int, patience: float) -> list[tuple[str
 
 def send(say: Say, request: dict[str, Any]) -> None:
     """The command `send`: send to each of `turns` (index, address, port), each in its slot of `slot` seconds: for
-    `seconds`, the first share `singly` of them one segment at a time, at up to `pace` bytes per second. Reports the
-    acknowledged bytes and the retransmissions."""
+    `seconds`, the first share `singly` of them one segment at a time, at up to `pace` bytes per second and `share` of
+    the link. Reports the acknowledged bytes and the retransmissions."""
     begun = time.monotonic()
     results = []
     for number, turn in enumerate(request["turns"]):
@@ -324,8 +326,11 @@ def _transfer(turn: list[Any], request: dict[str, Any]) -> dict[str, Any]:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, 1 << 18)
-        if request.get("pace"):
-            sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, int(request["pace"]))
+        paces = [int(request["pace"])] if request.get("pace") else []
+        if request.get("share"):
+            paces.append(int(float(request["share"]) * link_speed(sock.getsockname()[0])))
+        if paces:
+            sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, min(*paces, _FASTEST))
         sock.sendall(HELLO.pack(digest(str(request["token"])), int(index), SINK))
         if sock.recv(REPLY.size, socket.MSG_WAITALL) != REPLY.pack(HERE, int(index)):
             raise ConnectionRefusedError("another worker answers there")
@@ -333,6 +338,15 @@ def _transfer(turn: list[Any], request: dict[str, Any]) -> dict[str, Any]:
         # Data in flight at the end is discarded; it must not slow the next transfer.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return _push(sock, float(request["seconds"]), float(request["singly"]))
+
+
+def link_speed(address: str, root: str = "") -> float:
+    """Bytes per second of the interface with this address, as its driver reports it. Virtual interfaces make up a speed
+    or have none: those count as 1 Gbit/s."""
+    name = next((name for name, own in proc.addresses() if own == address), "-")
+    folder = f"{root}/sys/class/net/{name}"
+    speed = proc.text(folder + "/speed", 20) if os.path.exists(folder + "/device") else ""
+    return (int(speed) if speed.isdigit() else _UNKNOWN) * 1e6 / 8
 
 
 def _push(sock: socket.socket, seconds: float, singly: float) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class _Throughput:
     ) -> dict[Pair, Rate]:
         """Let each of these workers send to its peers, one after another. Malformed results are left out."""
         command = {"cmd": "send", "seconds": seconds, "slot": slot, "patience": _PATIENCE}
-        command["singly"] = 1.0 if paces else singly
+        command |= {"singly": 1.0 if paces else singly, "share": self._run.options.share}
         commands = {
             name: {**command, "turns": own, "pace": int(paces[name]) if paces else 0}
             for name, own in turns.items()

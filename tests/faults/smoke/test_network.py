@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from atlctl.smoke.findings import Culprit, Severity, SmokeVerdict
+from atlctl.smoke.run import LIGHT_SECONDS, check_links
 from atlctl.smoke.session import Session
 from tests.faults.smoke import driving, netns
 from tests.faults.smoke.cases import MIXED, SINGLE, Case, mixed, single
@@ -83,6 +84,30 @@ def test_of_two_workers_the_speed_is_not_judged_but_loss_is():
         network.lose_between(0, 1, 2)
         told = driving.drive(network.hosts(), network.workers)
     assert told.accused == {frozenset(("worker-0", "worker-1"))}, told.lines()
+
+
+def sent(network: netns.Network, index: int) -> int:
+    """Bytes that a host has sent."""
+    words = ("ip", "netns", "exec", network.space(index), "cat", "/proc/net/dev")
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return int(next(line for line in shown.splitlines() if "eth0" in line).split()[9])
+
+
+@spaces
+def test_check_links_finds_a_slow_link_with_a_tenth_of_the_speed():
+    with netns.Network(4, 1000) as network:
+        executor = network.hosts()
+        report = asyncio.run(check_links(executor, network.workers, 30))
+        assert report.findings == []
+        speeds = [speed for row in report.data["throughput"]["matrix_mb_per_s"] for speed in row if speed]
+        assert 2 < max(speeds) < 25  # a tenth of 1 Gbit/s are 12.5 MB/s, measured over the last half of a transfer
+        # Three transfers of 0.15 s, and echoes.
+        assert max(sent(network, index) for index in range(4)) < 3 * 0.2 * 12.5e6 + 2e6
+        network.slow_link(0, 1, 20)
+        report = asyncio.run(check_links(executor, network.workers, 30))
+        assert report.timings["throughput"] <= LIGHT_SECONDS
+    found = {(one.culprit.worker, one.culprit.peer) for one in report.findings if one.culprit and one.confirmed}
+    assert found == {("worker-0", "worker-1")}, report
 
 
 @spaces

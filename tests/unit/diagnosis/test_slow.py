@@ -10,7 +10,7 @@ import pytest
 
 from atlctl.diagnosis.rankreport import StackReport, parse_report
 from atlctl.diagnosis.result import Confidence
-from atlctl.diagnosis.slow import CauseClass, SlowVerdict, judge, named
+from atlctl.diagnosis.slow import CauseClass, Laggard, SlowVerdict, judge, named, with_network_test
 from tests.unit.diagnosis.hang import made
 
 SITE = made.SITE
@@ -119,6 +119,14 @@ def test_judge_names_a_starved_rank_on_a_busy_machine() -> None:
     assert verdict({2: asleep}, usual).cause is CauseClass.SLEEP
 
 
+def test_judge_names_no_rank_by_a_small_difference_on_a_busy_machine() -> None:
+    usual, odd = {"samples": samples(wait=84, run=76)}, {"samples": samples(wait=56, sleep=68, run=36)}
+    assert told(verdict({2: odd}, usual))[2] == ["worker-2"]
+    full = {"machine": {"ticks": {"user": 1500, "idle": 20, "iowait": 20}}}
+    assert told(verdict({2: odd}, usual, w0=full))[2] == []
+    assert told(verdict({2: SLOW}, usual, w0=full))[2] == ["worker-2"]
+
+
 def test_judge_names_line_and_mount() -> None:
     found = verdict({1: {**SLOW, "samples": samples("/data/x", "/data (nfs)", wait=8, read=120, run=32)}})
     (culprit,) = found.culprits
@@ -134,20 +142,35 @@ def test_judge_shows_what_the_processes_of_a_dataloader_do() -> None:
     assert "its child processes: reads: 94% of the time: /data/shard" in [one.text for one in found.witnesses]
 
 
-def gpu(clock: float = 1900.0, slowed: tuple[str, ...] = (), use: float = 95.0) -> dict[str, Any]:
-    found = {"index": 0, "uuid": "GPU-1", "utilization.gpu": use, "power.draw": 300.0, "temperature.gpu": 70.0,
+def gpu(clock: float = 1900.0, slowed: tuple[str, ...] = (), *, corrected: int = 0, lost: int = 0) -> dict[str, Any]:
+    """A GPU in two looks; `corrected`, `lost`: new ECC errors in the second one."""
+    found = {"index": 0, "uuid": "GPU-1", "utilization.gpu": 95.0, "power.draw": 300.0, "temperature.gpu": 70.0,
+             "ecc.errors.corrected.volatile.total": 400.0, "ecc.errors.uncorrected.volatile.total": 2.0,
              "clocks.sm": clock, "clocks.max.sm": 1980.0, "slowed": list(slowed)}  # fmt: skip
-    return {"gpus": [[found], [found]]}
+    errors = {"ecc.errors.corrected.volatile.total": 400.0 + corrected,
+              "ecc.errors.uncorrected.volatile.total": 2.0 + lost}  # fmt: skip
+    return {"gpus": [[found], [found | errors]]}
 
 
 @pytest.mark.parametrize(
-    ("bad", "why"), [(gpu(900, ("heat",)), "heat slows its clocks"), (gpu(900), "its clock is low")]
+    ("bad", "why"),
+    [
+        (gpu(900, ("heat",)), "heat slows its clocks"),
+        (gpu(900), "its clock is low"),
+        (gpu(corrected=30), "its memory has ECC errors"),
+        (gpu(lost=1), "its memory has ECC errors"),
+        (gpu(900, corrected=30), "its clock is low; its memory has ECC errors"),
+    ],
 )
 def test_judge_names_a_slow_gpu(bad: dict[str, Any], why: str) -> None:
     others = {f"w{number}": gpu() for number in (0, 1, 3)}
     found = verdict({2: SLOW}, w2=bad, **others)
     assert told(found) == (CauseClass.GPU, Confidence.CERTAIN, ["worker-2"])
     assert (found.why, found.culprits[0].gpu) == (why, 0)
+
+
+def test_judge_forgives_old_and_few_ecc_errors() -> None:
+    assert verdict({2: SLOW}, w2=gpu(corrected=5)).cause is CauseClass.CODE
 
 
 def test_judge_names_a_slow_gpu_for_which_all_wait_in_their_own() -> None:
@@ -218,6 +241,94 @@ def test_judge_names_a_link_that_loses_data() -> None:
     found = verdict(ring(r3={"again": 200}))
     assert told(found) == (CauseClass.NETWORK, Confidence.CERTAIN, ["worker-3"])
     assert (found.why, found.culprits[0].peer) == ("data is lost and sent again", "worker-0")
+
+
+def port(number: int, **counts: int) -> dict[str, Any]:
+    return {"links": [link((number + 1) % 4)], "interfaces": {"eth0": {"rx_packets": 100_000}, "mlx5_0/1": counts}}
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"link_downed": 1},
+        {"carrier_changes": 2},
+        {"local_ack_timeout_err": 1},
+        {"symbol_error": 10},
+        {"rx_errors": 5},
+        {"packet_seq_err": 400},
+        {"rx_dropped": 500, "rx_packets": 50_000},
+    ],
+)
+def test_judge_names_a_worker_whose_interface_has_errors(counts: dict[str, int]) -> None:
+    found = verdict({number: port(number, **(counts if number == 2 else {})) for number in range(4)})
+    assert told(found) == (CauseClass.NETWORK, Confidence.LIKELY, ["worker-2"])
+    kind, *_ = counts
+    assert found.witnesses[-1].text == f"faults of worker-2: mlx5_0/1: {kind} {counts[kind]}"
+
+
+@pytest.mark.parametrize(
+    "counts", [{"symbol_error": 9}, {"rx_dropped": 79}, {"rx_dropped": 500, "rx_packets": 200_000}, {"rx_packets": 7}]
+)
+def test_judge_forgives_counters_of_healthy_interfaces(counts: dict[str, int]) -> None:
+    found = verdict({number: port(number, **(counts if number == 2 else {})) for number in range(4)})
+    assert found.culprits == ()
+
+
+def test_judge_forgives_interfaces_that_all_count_alike() -> None:
+    assert verdict({number: port(number, symbol_error=50 + number) for number in range(4)}).culprits == ()
+    assert verdict({number: port(number, link_downed=1) for number in range(4)}).culprits == ()
+
+
+def test_judge_compares_interfaces_with_links() -> None:
+    ends = ring(r1={"rate": 1.0, "busy": 6.0})
+    ends[2]["interfaces"] = {"eth0": {"rx_errors": 70}}
+    found = verdict(ends)
+    assert told(found) == (CauseClass.NETWORK, Confidence.CERTAIN, ["worker-1"])
+    assert found.witnesses[-1].text == "faults of worker-2: eth0: rx_errors 70"
+    ends[3]["interfaces"] = ends[2].pop("interfaces")
+    found = verdict(ends)
+    assert told(found) == (CauseClass.NETWORK, Confidence.LIKELY, ["worker-1"])
+    assert found.contradictions == ("faults of worker-3: eth0: rx_errors 70; its links are not slow",)
+
+
+LOSSY = {Laggard("worker-1", peer="worker-2"): "3 % of the packets are lost"}
+
+
+def test_with_network_test_agrees_with_the_connections() -> None:
+    found = with_network_test(verdict(ring(r1={"again": 200})), LOSSY, "")
+    assert told(found) == (CauseClass.NETWORK, Confidence.CERTAIN, ["worker-1"])
+    assert found.witnesses[-1].text == "network test: link from worker-1 to worker-2: 3 % of the packets are lost"
+    assert found.contradictions == ()
+    likely = verdict({number: port(number, **({"link_downed": 1} if number == 2 else {})) for number in range(4)})
+    assert (likely.confidence, with_network_test(likely, LOSSY, "").confidence) == ("likely", "certain")
+
+
+def test_with_network_test_names_a_link_that_the_connections_do_not_show() -> None:
+    waiting = verdict(usual={"samples": samples(wait=150, run=10)})
+    found = with_network_test(waiting, LOSSY, "")
+    assert told(found) == (CauseClass.NETWORK, Confidence.LIKELY, ["worker-1"])
+    found = with_network_test(waiting, {}, "median 12 MB/s")
+    assert told(found) == told(waiting)
+    assert found.witnesses[-1].text == "network test: no slow or lossy link (median 12 MB/s)"
+
+
+@pytest.mark.parametrize(
+    ("odd", "faults", "against"),
+    [
+        (ring(r3={"again": 200}), LOSSY, "the network test does not confirm it"),
+        (ring(r3={"again": 200}), {}, "the network test does not confirm it"),
+        ({2: SLOW}, LOSSY, "the network test found a fault, and the ranks do not wait for the network"),
+    ],
+)
+def test_with_network_test_contradicts(odd: Any, faults: dict[Laggard, str], against: str) -> None:
+    before = verdict(odd)
+    found = with_network_test(before, faults, "")
+    assert (before.confidence, found.confidence) == (Confidence.CERTAIN, Confidence.LIKELY)
+    assert (found.culprits, found.contradictions) == (before.culprits, (against,))
+
+
+def test_with_network_test_of_a_verdict_without_a_cause() -> None:
+    assert with_network_test(judge({}), LOSSY, "").confidence is None
 
 
 def test_judge_names_no_link_if_several_without_a_common_end_are_slow() -> None:

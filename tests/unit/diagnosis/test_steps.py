@@ -200,6 +200,13 @@ def test_slow_training_is_found_within_five_steps(factor: float) -> None:
         assert slow.start == pytest.approx(START + 200, rel=1e-6)
 
 
+@pytest.mark.parametrize("factor", [2, 3])
+def test_slow_training_is_found_soon_after_the_warm_up(factor: float) -> None:
+    for seed in range(10):
+        (slow,) = only(fed(lines_of(slowed(random.Random(seed), factor, at=24), "stamps"))).slowdowns
+        assert abs(slow.first - 25) <= 2
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("share", [0.1, 0.2])
 def test_slow_training_with_more_noise(kind: str, share: float) -> None:

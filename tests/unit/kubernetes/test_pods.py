@@ -210,7 +210,11 @@ def test_a_sidecar_that_comes_first_does_not_train(sidecar: Object, other: Objec
 def test_a_worker_of_a_pod() -> None:
     made = pod("p", None, status={"podIP": "10.0.0.7"}, spec={"containers": [{"name": "main", **GPU}]})
     made["status"]["containerStatuses"][0]["restartCount"] = 3
+    made["spec"]["containers"][0]["image"] = "registry.example/train:latest"
     worker = worker_of(made, Container("main"))
+    assert worker.image == "registry.example/train:latest"
+    made["status"]["containerStatuses"][0]["imageID"] = f"registry.example/train@sha256:{'ab' * 32}"
+    assert worker_of(made, Container("main")).image == "registry.example/train:latest@sha256:abababababab"
     assert (worker.pod, worker.uid, worker.namespace, worker.node) == ("p", "uid-Pod-p", "team", "node1")
     assert (worker.address, worker.gpus, worker.restarts, worker.container) == ("10.0.0.7", 8, 3, "main")
 

@@ -68,11 +68,16 @@ def test_interfaces_and_ports(tmp_path: Path) -> None:
     rows = "    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 1 2 3 0 0 0 0 20 1 4 5 0 0 0 0\n  odd: x\n"
     put(tmp_path, "proc/self/net/dev", head + rows)
     put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error", "7\n")
-    put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_wait", "odd\n")
+    put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/counters/link_downed", "odd\n")
+    put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/hw_counters/packet_seq_err", "4\n")
+    put(tmp_path, "proc/self/root/sys/class/net/eth0/carrier_changes", "6\n")
     assert counters.interfaces(root=str(tmp_path)) == {
-        "eth0": {"rx_bytes": 10, "rx_errors": 2, "rx_dropped": 3, "tx_bytes": 20, "tx_errors": 4, "tx_dropped": 5},
-        "mlx5_0/1": {"symbol_error": 7},
-    }
+        "eth0": {
+            "rx_packets": 1, "rx_errors": 2, "rx_dropped": 3, "tx_packets": 1, "tx_errors": 4, "tx_dropped": 5,
+            "carrier_changes": 6,
+        },
+        "mlx5_0/1": {"symbol_error": 7, "packet_seq_err": 4},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -166,12 +171,13 @@ def looked() -> counters.GpuLooks:
 
 
 def test_gpus_are_queried_again_without_an_unknown_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = "0, GPU-1, H100, 97, 1, 81559, 310.5, 92, 0, 840, 1980"
+    row = "0, GPU-1, H100, 97, 1, 81559, 310.5, 92, 0, 840, 1980, 7"
     text = f'case $1 in *event_reasons*) exit 2;; *throttle*) echo "{row}, 0x40";; esac\n'
     monkeypatch.setenv("PATH", smi(tmp_path, text))
     gpus = looked()
     assert gpus.problem == ""
     (found,) = gpus.looks[0]
+    assert found["ecc.errors.corrected.volatile.total"] == 7.0
     assert (found["slowed"], found["clocks.sm"], found["power.draw"], found["index"]) == (("heat",), 840.0, 310.5, 0)
 
 

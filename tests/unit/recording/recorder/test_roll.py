@@ -119,6 +119,12 @@ def test_folders_and_dumps() -> None:
     assert (found.roots, found.dumps) == ({"/tmp/torchelastic_a/job_b"}, {"/dumps/trace_"})
 
 
+def test_read_seats_takes_the_variables_of_the_first_process() -> None:
+    line = process(0, 0).rstrip("\n")
+    found = read_seats(f"{line}\tNCCL_DEBUG=INFO\tOMP_NUM_THREADS=4\todd\tA=b=c\n".encode(), "worker-0")["worker-0"]
+    assert found.data()["environment"] == {"A": "b=c", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
+
+
 def test_local_workers_share_a_machine() -> None:
     found = read_seats(
         (process(0, 0, worker="worker-0") + process(1, 0, worker="worker-1") + GPUS).encode(), "worker-0"
@@ -165,6 +171,7 @@ def test_a_real_process_is_found(tmp_path: Path, programs: str) -> None:
         shells = Shells(path=str(folder))
     file = f"{tmp_path}/run/attempt_0/3/error.json"
     env = {**os.environ, "RANK": "11", "LOCAL_RANK": "3", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_ERROR_FILE": file}
+    env |= {"NCCL_DEBUG": "WARN", "TORCH_FR_DUMP_TEMP_FILE": "/d/x_", "OTHER": "1"}
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=env) as trainer:
         try:
             deadline = time.monotonic() + 100
@@ -174,5 +181,8 @@ def test_a_real_process_is_found(tmp_path: Path, programs: str) -> None:
                     break
             assert found is not None
             assert f"{tmp_path}/run" in found["worker-0"].roots
+            environment = found["worker-0"].environment
+            assert environment["NCCL_DEBUG"] == "WARN"
+            assert not {"OTHER", "RANK", "TORCH_FR_DUMP_TEMP_FILE"} & environment.keys()
         finally:
             trainer.kill()

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atlctl.remote.smoke import network as agent
 from atlctl.smoke.network.throughput import Rate, batches, loss_pace, parse_transfer, reference, rounds
 from tests.unit.smoke.network.test_blame import NAMES, matrix
 from tests.unit.smoke.network.test_mesh import anything
@@ -100,3 +101,16 @@ def test_what_runs_at_once_is_in_nobodys_way(numbers, apart):
 @given(anything | st.fixed_dictionaries({"to": st.integers(), "bytes_per_s": anything, "segments": anything}))
 def test_any_answer_is_read_or_refused(turn):
     parse_transfer(turn)
+
+
+def test_link_speed_is_that_of_real_interfaces(tmp_path, monkeypatch):
+    names = [["eth0", "10.0.0.1"], ["veth1", "10.0.0.2"], ["eth2", "10.0.0.3"]]
+    monkeypatch.setattr(agent.proc, "addresses", lambda: names)
+    for name, speed in (("eth0", "25000\n"), ("veth1", "10000\n"), ("eth2", "-1\n")):
+        folder = tmp_path / "sys/class/net" / name
+        folder.mkdir(parents=True)
+        (folder / "speed").write_text(speed)
+        if name != "veth1":
+            (folder / "device").mkdir()
+    speeds = [agent.link_speed(f"10.0.0.{number}", str(tmp_path)) * 8 / 1e9 for number in range(1, 5)]
+    assert speeds == [25.0, 1.0, 1.0, 1.0]
