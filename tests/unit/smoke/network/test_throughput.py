@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atlctl.remote import proc
 from atlctl.remote.smoke import network as agent
 from atlctl.smoke.network.throughput import Rate, batches, loss_pace, parse_transfer, reference, rounds
 from tests.unit.smoke.network.test_blame import NAMES, matrix
@@ -105,7 +106,7 @@ def test_any_answer_is_read_or_refused(turn):
 
 def test_link_speed_is_that_of_real_interfaces(tmp_path, monkeypatch):
     names = [["eth0", "10.0.0.1"], ["veth1", "10.0.0.2"], ["eth2", "10.0.0.3"]]
-    monkeypatch.setattr(agent.proc, "addresses", lambda: names)
+    monkeypatch.setattr(proc, "addresses", lambda: names)
     for name, speed in (("eth0", "25000\n"), ("veth1", "10000\n"), ("eth2", "-1\n")):
         folder = tmp_path / "sys/class/net" / name
         folder.mkdir(parents=True)
