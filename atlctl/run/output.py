@@ -21,7 +21,7 @@ BUFFER = 4 << 20
 #: Size and number of the files of a log.
 MAX_BYTES, MAX_FILES = 64 << 20, 4
 _READ = 1 << 16
-#: After less than so many bytes a pump waits for so many seconds, for several lines at once: each turn costs 0.1 ms.
+#: After lines of less than so many bytes a pump waits so many seconds for more of them: each turn costs 0.1 ms.
 _LITTLE, _GATHER_SECONDS = 1 << 12, 0.05
 #: Bytes, the last ones of each turn, that are searched for steps, and lines with steps that are read: 20 a second.
 _SEARCHED, _MOST_STEPS = 1 << 16, 4
@@ -115,7 +115,7 @@ class Pump(threading.Thread):
                     except OSError:  # closed: the command goes on, as its log does
                         shown = False
                     self.writing = False
-                if len(data) < _LITTLE:
+                if len(data) < _LITTLE and data.endswith(b"\n"):  # else the rest of a line comes at once
                     time.sleep(_GATHER_SECONDS)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tests.faults.smoke import netns
 from tests.integration.wrapped import Wrapped, wrapped
 from tests.support import proc
 from tests.support.cli import ATLCTL, run_cli
+from tests.support.pace import within
 
 #: Fails on worker 1 until it is mended; the others end with 0 when it is.
 SCRIPT = """\
@@ -179,6 +182,53 @@ def test_every_byte_of_output_arrives_on_the_screen_and_in_the_log(tmp_path: Pat
         written = sum(path.read_bytes().count(b"\n") for path in (own / "log").iterdir())
         assert lost or written == 200000
         assert not lost or f"{lost} bytes of the output are not in the log".encode() in run.stderr
+
+
+#: Mounts a disk of 256 KB at the first word, and runs the others. Then copies the disk to the first word with `-after`.
+ON_A_SMALL_DISK = (
+    'disk=$1; shift; mount -t tmpfs -o size=256k none $disk; "$@"; code=$?; cp -r $disk $disk-after; exit $code'
+)
+#: A command that writes 6 MB, more than a wrapper keeps for a log, and fails.
+LOUD = "i=0; while [ $i -lt 100 ]; do head -c 60000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done; exit 5"
+LOUD_BYTES = 100 * 60_001
+
+
+@pytest.mark.skipif(netns.refused() != "", reason=netns.refused())
+def test_a_full_disk_loses_the_log_and_nothing_else(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    before = ["unshare", "--mount", "sh", "-c", ON_A_SMALL_DISK, "sh", str(disk)]
+    with wrapped(tmp_path, 1, {"ATLCTL_RUN_DIR": str(disk)}, {0: before}) as job:
+        job.start("--", "sh", "-c", LOUD)
+        assert job.codes() == [5]
+        said = job.said(0)
+    assert said.count("x" * 60_000 + "\n") == 100
+    (lost,) = re.findall(r"(\d+) bytes of the output are not in the log", said)
+    logs = [path for path in (tmp_path / "disk-after").rglob("log/*") if path.is_file()]
+    assert logs
+    kept = sum(line.count(b"x") for path in logs for line in path.read_bytes().splitlines())
+    assert 0 < kept < 256 * 1024
+    assert LOUD_BYTES - int(lost) <= kept + 100
+
+
+def test_a_hanging_disk_loses_the_log_and_nothing_else(tmp_path: Path) -> None:
+    """A pipe that has no reader hangs when it is opened, as a file of a storage that does not answer."""
+    with wrapped(tmp_path, 1) as job:
+        job.start("--settle", "0", "--hold", "10m", "--", "false")
+        job.until_states(0, "Held")
+        own = job.start_folder() / "worker-0" / "workers" / "worker-0"
+        (own / "log" / "0.log").unlink()
+        (own / "log.1").mkdir()
+        (own / "log.1" / "x").touch()  # so that the wrapper keeps the folder of the log
+        os.mkfifo(own / "log" / "0.log")
+        began = time.monotonic()
+        assert job.atlctl(0, "rerun", "--yes", "--", "sh", "-c", LOUD).code == 0
+        job.until_said(0, f"{LOUD_BYTES} bytes of the output are not in the log")
+        assert within(time.monotonic() - began, 30)
+        assert job.said(0).count("x" * 60_000 + "\n") == 100
+        job.until_states(0, "Held")
+        assert job.atlctl(0, "release").code == 0
+        assert job.codes() == [5]
 
 
 @pytest.mark.skipif(netns.refused() != "", reason=netns.refused())

@@ -133,3 +133,36 @@ def test_entry_of_hostile_fields(change: dict[str, object]) -> None:
 def test_write_json_survives_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     meeting.write_json(str(tmp_path / "file" / "x" / "exit.json"), {})
+
+
+def test_workers_come_and_worker_0_decides(tmp_path: Path) -> None:
+    start = _made(tmp_path).create()
+    assert start.decision() is None
+    assert start.came((), 2) == {}
+    first = start.come(ENTRY)
+    again = start.come({**ENTRY, "port": 4023})  # it has been started anew: the last one counts
+    assert list(start.came((), 2).items()) == [(first, ENTRY), (again, {**ENTRY, "port": 4023})]
+    assert start.came({first}, 2) == {again: {**ENTRY, "port": 4023}}
+    assert start.came((), 1) == {}, "not a worker of a job of one"
+    start.decide({"gate": "", "came": [again]})
+    assert start.decision() == {"gate": "", "came": [again]}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])
+def test_a_worker_or_a_decision_that_is_damaged(tmp_path: Path, content: str) -> None:
+    start = _made(tmp_path).create()
+    for name in ("came-1-0-x.json", "table.json"):
+        Path(start.folder, name).write_text(content)
+    assert start.came((), 2) == {}
+    assert start.decision() == {}
+
+
+def test_worker_0_leaves(tmp_path: Path) -> None:
+    folder = _made(tmp_path)
+    assert folder.found() == (None, None)
+    start = folder.create()
+    start.announce("10.0.0.1", 4022)
+    assert folder.found() == (start, ("10.0.0.1", 4022))
+    start.leave()
+    start.leave()
+    assert folder.found() == (start, None)
