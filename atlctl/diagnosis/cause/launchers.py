@@ -19,7 +19,7 @@ from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.signatures import LineRole
 from atlctl.diagnosis.torchelastic import ENDINGS, NoteKind
 from atlctl.diagnosis.tracebacks import Raised, Trace
-from atlctl.i18n import Message, plural
+from atlctl.i18n import Message, joined, plural
 from atlctl.jobs.model import State
 
 #: The store's count of joined agents, and the address that a client names.
@@ -333,7 +333,7 @@ def find_loose(this: Round) -> Diagnosis | None:
         if consequence_of(first.text) is None:
             made = _candidate(name, category, first.message, first.line_no, first.exception)
             proof = Proof(name, trace.line_no, first.message)
-            candidates.append(replace(made, traceback=traceback_in(trace.chain, first, proof)))
+            candidates.append(replace(made, frame=first.frame, traceback=traceback_in(trace.chain, first, proof)))
     refused = next(((name, hit) for name, hit in located if "refused" in hit.text), None)
     if refused is not None and all("NCCL" in cause.message for cause in candidates):
         return _peer(this, *refused)
@@ -351,6 +351,8 @@ def find_loose(this: Round) -> Diagnosis | None:
         early = Message("the program refused its options, before it started any process")
         cause = replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=early)
         return Diagnosis(Verdict.JOB, (cause,))
+    if (own := _of_one_worker(this, candidates, {name for name, _ in traces})) is not None:
+        return own
     if not candidates:
         candidates = [
             _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None)
@@ -362,6 +364,30 @@ def find_loose(this: Round) -> Diagnosis | None:
             for name, trace in traces[:8]
         ]
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates[:16])) if candidates else None
+
+
+def _of_one_worker(this: Round, candidates: Sequence[Cause], ended: set[str]) -> Diagnosis | None:
+    """The answer if of several workers one ends with an exception, and the others silently or with a lost peer.
+
+    `ended`: workers that end with any exception.
+    """
+    job = this.job
+    names = {cause.worker for cause in candidates}
+    others = job.heard - names
+    if len(names) != 1 or len({cause.message for cause in candidates}) != 1 or not others:
+        return None
+    if not candidates[0].exception or job.incomplete or job.cut or any(worker.elastic for worker in job.workers):
+        return None
+    lost = len(others & ended)
+    why = Message("only this worker ends with an error")
+    tail = [plural("the other one lost its peer", "the other {n} lost their peer", lost)] if others <= ended else []
+    cause = candidates[0]
+    made = job.worker_cause(
+        cause.worker, cause.category, cause.message, Confidence.LIKELY, joined([why, *tail]), extra=cause.proofs
+    )
+    return Diagnosis(
+        Verdict.WORKER, (replace(made, exception=cause.exception, traceback=cause.traceback, frame=cause.frame),)
+    )
 
 
 _OF_A_THREAD = Message("a thread of it ended so; the log does not show whether the process went on")

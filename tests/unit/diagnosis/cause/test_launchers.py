@@ -259,6 +259,23 @@ def test_a_traceback_without_a_launcher_is_a_candidate() -> None:
     assert first.proofs[0].text == OWN
 
 
+@pytest.mark.parametrize("others", [(1, 2), (1,), ()])
+def test_of_workers_without_a_launcher_the_one_with_an_error_is_the_cause(others: tuple[int, ...]) -> None:
+    """The others lose their peer, or are ended silently."""
+    logs = [Log(index).say(0, "step 1/300 loss 1.5") for index in range(3)]
+    logs[0].trace(1, 0, OWN, prefix=False)
+    for index in others:
+        logs[index].trace(2, 0, closed_by(0), prefix=False)
+    found = diagnosed(*logs)
+    assert culprit(found) == ("worker", "worker-0", None, "likely")
+    assert found.root_causes[0].message == OWN
+
+
+def test_of_workers_without_a_launcher_one_whose_log_is_missing_may_be_the_cause() -> None:
+    log = Log(0).say(0, "step 1/300 loss 1.5").trace(1, 0, OWN, prefix=False)
+    assert diagnosed(log, Log(1).say(0, "step 1/300 loss 1.5"), unread(2)).verdict is Verdict.UNDECIDED
+
+
 def test_a_handled_traceback_is_none() -> None:
     found = diagnosed(*(Log(index).start().trace(0.5, 0, OWN, prefix=False).start(1) for index in (0, 1)))
     assert found.verdict is Verdict.NONE
