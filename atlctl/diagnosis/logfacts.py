@@ -762,7 +762,7 @@ def read_mesh(text: str) -> Mesh:
     if match := _MESH.search(text):
         names, sizes = re.findall(r"\w+", match["names"]), re.findall(r"\d+", match["sizes"])
         return tuple(zip(names, map(int, sizes), strict=True)) if len(names) == len(sizes) else ()
-    pairs = re.findall(r"(\w+)=(\d+)", match["pairs"]) if (match := _MESH_PAIRS.search(text)) else []
+    pairs = re.findall(r"\b(\w{1,20})=(\d{1,6})", match["pairs"]) if (match := _MESH_PAIRS.search(text)) else []
     return tuple((name, int(size)) for name, size in pairs if name not in ("ep", "etp"))
 
 

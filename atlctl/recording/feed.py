@@ -35,7 +35,7 @@ from atlctl.recording.lines import LineReader, Uncri, unstamped
 Told = Literal["file", "prefix", "task", "json", "host"]
 
 #: Bytes at both ends of a log in which the scanner skips no line: they show when the log begins and how it ends.
-_EDGE = 4096
+_HEAD_EDGE, _TAIL_EDGE = 8192, 4096
 #: More lines than a log has.
 _ALL = 1 << 62
 #: Lines that are searched at once in a log that is not plain; a worker's first lines there, which are always read.
@@ -193,7 +193,7 @@ class Feed:
         self._kubectl = LinePrefix(KUBECTL)
         self._scanner: Scanner | None = None
         if self._plain(start):
-            self._scanner = Scanner(literals, self._take, head=_EDGE, tail=_EDGE, most=self._most)
+            self._scanner = Scanner(literals, self._take, head=_HEAD_EDGE, tail=_TAIL_EDGE, most=self._most)
 
     @property
     def holes(self) -> int:

@@ -307,7 +307,7 @@ _COMMANDS = (
     ("openssl", "openssl", rf"(?<=[\s\"'])(?:-[kK]{_APART}|pass:)"),
     (
         "echo ",
-        "echo",
+        r"echo(?=[^|]{1,610}+\|)",
         r"[ ](?:-n )?(?=[^|]{1,300}+\|[^|]{0,80}(?:--password-stdin|sudo|chpasswd|wandb login|docker login|passwd))",
     ),
 )

@@ -240,10 +240,12 @@ def made(name: str) -> Iterator[tuple[Path, str]]:
 
 
 def normal(picture: str) -> list[str]:
-    """The words of a picture, without lines, bars, numbers, ages and IDs, which differ from run to run."""
+    """The words of a picture, without lines, bars, numbers, ages and IDs, which differ from run to run, and without the
+    worker that smoke names if it answered late."""
     text = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text_of(picture))
     text = re.sub(r"none_\w{8}", "none_ID", text)
     text = re.sub(r"[\u2500-\u259f·]+", " ", text)
     text = re.sub(r"\d+(?:[.:-]\d+)*", "0", text)
     text = re.sub(r"\b0[smhd](?: 0[smhd])?\b|\b0 (?:min|h|s)\b(?: 0 (?:min|s)\b)?", "AGE", text)
+    text = re.sub(r"[,，]\s*worker-0\s+(?:after|用时)\s+AGE", "", text)
     return text.split()
