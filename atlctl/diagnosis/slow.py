@@ -250,10 +250,8 @@ def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     if not ranks:
         return _answer(CauseClass.UNKNOWN, nobody(reports), (), ())
     least = _GAP_IF_BUSY if any(_busy(report) for report in reports.values()) else _GAP
-    sampled, stacked = (
-        late(ranks, lambda pace: pace.sampled, least),
-        late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS),
-    )
+    sampled = late(ranks, lambda pace: pace.sampled, least)
+    stacked = late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS)
     if sampled and stacked and not set(_keys(sampled)) & set(_keys(stacked)):
         against = Message(
             "by samples {ranks} arrive last, by stacks {others}", ranks=named(sampled), others=named(stacked)
@@ -773,10 +771,8 @@ def _interfaces(ranks: Sequence[RankPace]) -> dict[str, Witness]:
         packets = own.get("rx_packets", 0) + own.get("tx_packets", 0)
         bad = []
         for kind, least in _FAULTY.items():
-            count, rest = (
-                own.get(kind, 0),
-                [other.get(kind, 0) for (peer, _), other in counts.items() if peer != worker],
-            )
+            count = own.get(kind, 0)
+            rest = [other.get(kind, 0) for (peer, _), other in counts.items() if peer != worker]
             lost = not kind.endswith("_dropped") or count >= _LOST_SHARE * packets
             if count >= least and lost and count > _LOST_TIMES * median(rest or [0]):
                 bad.append(f"{kind} {count}")

@@ -21,6 +21,8 @@ SMALL = 16 << 20
 #: Endings of the names of compressed logs.
 ENDINGS = (".gz", ".zst")
 
+#: Bytes at a file's start that show whether it is compressed.
+MAGIC = 4
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 #: Bytes that are read at once; bytes that are unpacked at once. A KiB of zstd data may unpack to 32 MiB.
 _CHUNK = 256 * 1024
@@ -190,7 +192,7 @@ class Unpacking:
 
 
 def unpacking(start: bytes, shown: str, path: str, command: str) -> Unpacking | None:
-    """The way to unpack a file that begins with `start`, at least 4 bytes; None if it is not compressed.
+    """The way to unpack a file that begins with `start`, at least `MAGIC` bytes; None if it is not compressed.
 
     `shown`, `path`, `command`: the file's name and the atlctl command, for the hint. Raises UsageError if a package is
     missing.
@@ -218,7 +220,7 @@ class PlainBytes:
         """Reads the first bytes, with `read`. Raises UsageError if a package is missing."""
         self._read = read
         self._held = bytearray()
-        while len(self._held) < 4 and (data := read(4 - len(self._held))):
+        while len(self._held) < MAGIC and (data := read(MAGIC - len(self._held))):
             self._held += data
         start = bytes(self._held)
         self.unpacking = unpacking(start, shown, path, command)

@@ -162,6 +162,14 @@ def test_slow_against_logs_alone_compares_steps_and_versions(own: Registry, tmp_
     assert found["differences"] == [{"what": "torch", "now": "2.13.0", "before": "2.12.1"}]
 
 
+def test_slow_against_logs_without_a_common_fact_prints_no_table(own: Registry, tmp_path: Path) -> None:
+    for name in ("new", "old"):
+        (tmp_path / f"{name}.log").write_text("loading\n")
+    run = own.cli("slow", "--from", str(tmp_path / "new.log"), "--against", str(tmp_path / "old.log"))
+    assert run.stdout == b""
+    assert b"no facts to compare with" in run.stderr
+
+
 def test_slow_against_an_earlier_job_of_the_same_name(own: Registry) -> None:
     own.start("again", 1, "sh", "-c", "for i in $(seq 40); do echo step $i/40 loss 1; sleep 0.05; done")
     assert own.cli("record", "again").code == 0

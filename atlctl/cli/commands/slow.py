@@ -307,7 +307,7 @@ def _facts_before(job: Job, against: str) -> _Facts:
     recording = newest(job.backend, job.namespace, job.name, besides=job.uid)
     if recording is None:
         raise NothingMatched(
-            Message("there is no recording of an earlier job named {job}", job=job.name),
+            Message("no recording of an earlier job named {job}", job=job.name),
             Message("record each job: atlctl record JOB; or name a folder of evidence: --against PATH"),
         )
     return _facts_of(recording.folder)
@@ -416,7 +416,11 @@ def _tell(compared: _Compared | None) -> None:
         steps.append((translated(Message("time of a step")), translated(text), old))
     columns = (Column(""), Column(Message("NOW")), Column(Message("BEFORE"), spare=1, least=20))
     rows: Iterable[Sequence[Any]] = [*steps, *compared.differ]
-    say.out("\n" + render_table(Table(columns, list(map(list, rows))), context().streams))
+    if shown := list(map(list, rows)):
+        say.out("\n" + render_table(Table(columns, shown), context().streams))
+    elif not compared.same:
+        say.note(Message("no facts to compare with {source}", source=compared.before.source))
+        return
     if compared.same:
         say.out(translated(Message("the same: {names}", names=joined(compared.same, COMMA))) + "\n")
     say.note(Message("compared with {source}", source=compared.before.source))

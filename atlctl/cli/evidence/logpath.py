@@ -21,7 +21,7 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable, UsageError
 from atlctl.jobs.naming import fold_names
 from atlctl.recording.hosts import by_host, merged
-from atlctl.recording.packed import ENDINGS, Unpacking, unpacking
+from atlctl.recording.packed import ENDINGS, MAGIC, Unpacking, unpacking
 from atlctl.remote.sending import shell
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ _GRACE = 1.0
 READERS = 16
 #: Bytes from which a file's format is detected, and bytes of a command's error output that are kept.
 _SAMPLE = 64 * 1024
-#: Bytes at a file's start that show whether it is compressed.
-_MAGIC = 4
 _COMPLAINT = 1024
 
 _TOO_LARGE = Message("{file} is compressed and larger than {size} MiB; it was not read")
@@ -351,7 +349,7 @@ class _Intake:
         self._left -= len(data)
         if self._head is not None:
             self._head += data
-            if len(self._head) < _MAGIC:
+            if len(self._head) < MAGIC:
                 return True
             data, self._head = self._head, None
             self._unpacking = unpacking(data, self._shown, self._shown, "errors")

@@ -66,25 +66,26 @@ def _named_by_others(this: Round) -> Diagnosis | None:
 
     Some programs exchange their exceptions in a collective, and a rank raises another rank's exception.
     """
-    blamed: set[int | None] = set()
-    words, by = "", None
+    blamed: set[int] = set()
+    words, by, known = "", None, True
     for item in this.initiators:
         found = _BLAMES.search(item.message)
         if item.strength is not Strength.STRONG or found is None:
             return None
-        if found["groups"]:
-            groups = {name.lower(): int(at) for name, at in _GROUP.findall(found["groups"])}
-            rank = this.job.of_groups(groups, item.rank)
-        else:
-            rank = int(found["rank"])
-        if rank is not None and rank == item.rank:
+        groups = {name.lower(): int(at) for name, at in _GROUP.findall(found["groups"] or "")}
+        named = this.job.of_groups(groups, item.rank) if groups else int(found["rank"])
+        if named is None:
+            known = False
+        elif named == item.rank:
             return None
-        blamed.add(rank)
+        else:
+            blamed.add(named)
         words, by = found["words"] or item.message, item
-    if by is None or (len(blamed) != 1 and None not in blamed):
-        return None
-    if (rank := blamed.pop() if len(blamed) == 1 else None) is None:
+    if not known:
         return undecided(this, this.initiators, _UNKNOWN_GROUP)
+    if len(blamed) != 1 or by is None:
+        return None
+    rank = blamed.pop()
     why = Message("{process} reports its failure", process=name_process(by.process))
     own = next((item for item in this.failures if item.rank == rank), None)
     process = own.process if own else place_unheard(this, rank)
@@ -146,7 +147,7 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
     """The confidence that `leader` was the first, and the reason."""
     others = [item for item in this.initiators if item.key != leader.key]
     followed = len(this.victims)
-    tail = [plural("the other one lost its peer", "the other {n} lost their peer", followed)] if followed else []
+    tail = [others_lost(followed)] if followed else []
     named = leader.local_rank is not None or leader.rank is not None
     sure = named and not leader.process.guessed_words
     if len(found) > 1:
@@ -181,6 +182,10 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
         doubtful = not sure or not this.job.whole or _of_the_worker(this, leader) or _one_of_several(this, leader)
         confidence = Confidence.LIKELY if doubtful else Confidence.CERTAIN
     return confidence, joined([why, *tail])
+
+
+def others_lost(count: int) -> Message:
+    return plural("the other one lost its peer", "the other {n} lost their peer", count)
 
 
 def _left_by_itself(item: Failure) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from atlctl.diagnosis.cause.initiators import UNALIGNED, UNFINISHED
+from atlctl.diagnosis.cause.initiators import UNALIGNED, UNFINISHED, others_lost
 from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, traceback_in, universe
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.failures import Part, Strength
@@ -378,15 +378,13 @@ def _of_one_worker(this: Round, candidates: Sequence[Cause], ended: set[str]) ->
         return None
     if not candidates[0].exception or job.incomplete or job.cut or any(worker.elastic for worker in job.workers):
         return None
-    lost = len(others & ended)
     why = Message("only this worker ends with an error")
-    tail = [plural("the other one lost its peer", "the other {n} lost their peer", lost)] if others <= ended else []
-    cause = candidates[0]
-    made = job.worker_cause(
-        cause.worker, cause.category, cause.message, Confidence.LIKELY, joined([why, *tail]), extra=cause.proofs
-    )
+    if others <= ended:
+        why = joined([why, others_lost(len(others))])
+    one = candidates[0]
+    made = job.worker_cause(one.worker, one.category, one.message, Confidence.LIKELY, why, extra=one.proofs)
     return Diagnosis(
-        Verdict.WORKER, (replace(made, exception=cause.exception, traceback=cause.traceback, frame=cause.frame),)
+        Verdict.WORKER, (replace(made, exception=one.exception, traceback=one.traceback, frame=one.frame),)
     )
 
 
