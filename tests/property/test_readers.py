@@ -75,6 +75,12 @@ def judged(*logs: LogFacts) -> Diagnosis:
     return diagnose(JobEvidence(workers, expected=len(workers) + 1), matcher())
 
 
+def read_ends(patch: pytest.MonkeyPatch, size: int) -> None:
+    """Let the scanner skip no line in ``size`` bytes at both ends of a log."""
+    patch.setattr(feed, "_HEAD_EDGE", size)
+    patch.setattr(feed, "_TAIL_EDGE", size)
+
+
 def test_there_are_logs():
     assert len(LOGS) > 60
 
@@ -82,7 +88,7 @@ def test_there_are_logs():
 @pytest.mark.parametrize("folder", sorted({path.parent for path in LOGS}), ids=lambda folder: folder.name)
 @pytest.mark.parametrize("edge", [0, 600])
 def test_nothing_that_matters_is_lost_by_the_prefilter(folder, edge, monkeypatch):
-    monkeypatch.setattr(feed, "_EDGE", edge)
+    read_ends(monkeypatch, edge)
     if not edge:
         # At the top of a log frames without a header count, so that no line of it is left out.
         monkeypatch.setattr(logfacts, "CUT_TOP", 0)
@@ -99,7 +105,7 @@ def test_nothing_that_matters_is_lost_by_the_prefilter(folder, edge, monkeypatch
 
 
 def test_the_moments_of_what_is_kept_are_the_same(monkeypatch):
-    monkeypatch.setattr(feed, "_EDGE", 0)
+    read_ends(monkeypatch, 0)
     for path in LOGS[::5]:
         data = path.read_bytes()
         every = read(lines_of(data))
@@ -194,9 +200,9 @@ def test_nothing_is_lost_among_hostile_lines(lines, path, start, count):
     mixed = [line.translate(None, b"\n\0") for line in [*PLAIN, *lines, *sampled(path)[start : start + count], *lines]]
     with pytest.MonkeyPatch.context() as patch:
         data = b"\n".join(mixed) + b"\n"
-        patch.setattr(feed, "_EDGE", len(b"\n".join(PLAIN)))
+        read_ends(patch, len(b"\n".join(PLAIN)))
         found = scanned(data)
-        patch.setattr(feed, "_EDGE", len(data))
+        read_ends(patch, len(data))
         patch.setattr(logfacts, "sieve_for", lambda _: lambda _: True)
         assert told(found) == told(scanned(data))
 
