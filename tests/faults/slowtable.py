@@ -2,7 +2,8 @@
 
     .venv/bin/python -m tests.faults.slowtable RUNS [KIND...]
 
-Prints a line for each run, a table at the end, with the first slow step less the one of the change, and the step rate of the healthy job with and without `slow` beside it.
+Prints a line for each run, a table at the end, with the first slow step less the one of the change, and the step rate
+of the healthy job with and without `slow` beside it.
 """
 
 from __future__ import annotations
