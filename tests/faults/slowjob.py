@@ -333,9 +333,9 @@ class SlowJob:
         except FileNotFoundError:
             return 0
 
-    def trains(self, seconds: float = 60) -> bool:
-        """Whether it makes five more steps in time."""
-        goal, deadline = self.step() + 5, time.monotonic() + seconds
+    def trains(self, seconds: float = 60, steps: int = 5) -> bool:
+        """Whether it makes so many more steps in time."""
+        goal, deadline = self.step() + steps, time.monotonic() + seconds
         while self.step() < goal:
             if time.monotonic() > deadline:
                 return False

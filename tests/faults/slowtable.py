@@ -42,6 +42,8 @@ def main() -> int:
                 rank = chance.randrange(WORLD)
                 if KINDS[kind].link and spaces is None:
                     continue
+                job.heal()
+                assert job.trains(60, 100), "it does not train as before"
                 try:
                     job.slow(kind, rank)
                 except OSError as error:

@@ -103,8 +103,8 @@ def _recording(folder: Path, seconds: float, **facts: Any) -> None:
     nodes = facts.pop("nodes", ("node-1", "node-2"))
     environment = {"NCCL_DEBUG": "WARN", **facts.pop("environment", {})}
     workers = [
-        {"name": f"worker-{index}", "index": index, "node": node, "image": "train:1", "environment": environment}
-        | facts
+        {"name": f"worker-{index}", "index": index, "node": node, "image": "train:1", "restarts": 0}
+        | {"environment": environment, **facts}
         for index, node in enumerate(nodes)
     ]
     job = {"name": "train", "command": "python train.py --api-key sk-proj-abcdefghijklmnop1234567890ABCDEFGH"}

@@ -107,7 +107,6 @@ async def _slow(
     before = _facts_before(source, job, against) if against is not None else None
     program = own_pyspy() if pyspy else False
     executor = source.executor(job)
-    steps = asyncio.create_task(_steps(source, job, chosen, timeout))
     try:
         looks = await _look(executor, chosen, timeout, program)
         found = _judged(looks)
@@ -115,10 +114,8 @@ async def _slow(
             found = await _tested(found, executor, chosen, timeout)
     finally:
         await executor.aclose()
-        if not steps.done():
-            steps.cancel()
-        await asyncio.wait([steps])
-    tracks = [] if steps.cancelled() else steps.result()
+    # Not before: a phase that has just begun is known by then.
+    tracks = await _steps(source, job, chosen, timeout)
     since = _since(tracks)
     compared = _compared(_facts_now(source, job, tracks), before) if before is not None else None
     if output == "json":
@@ -207,7 +204,7 @@ async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: 
                     tracks.feed(line.data, line.time and line.time / 1e9)
                 await asyncio.sleep(0)
 
-    with contextlib.suppress(TimeoutError):
+    with contextlib.suppress(TimeoutError), say.doing(Message("reading the training steps"), limit=timeout):
         async with asyncio.timeout(timeout):
             await asyncio.gather(*(read(worker, tracks) for worker, tracks in zip(some, found, strict=True)))
     return [track for tracks in found for track in tracks.main()]
