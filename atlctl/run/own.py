@@ -170,6 +170,9 @@ class Attempt:
     child: subprocess.Popen[bytes] | None = None
     start: int = 0
     started: float = 0.0
+    #: The status of this wrapper's own process, as Popen has it; None until it has ended.
+    own: int | None = None
+    #: When the last process of the worker has ended, and how the first one ended that failed.
     ended: float | None = None
     code: int | None = None
     signal: int | None = None
@@ -180,11 +183,26 @@ class Attempt:
 
     @property
     def running(self) -> bool:
-        return self.child is not None and self.ended is None
+        return self.started > 0 and self.ended is None
 
     @property
     def exit_code(self) -> int:
         return 128 + self.signal if self.signal is not None else self.code or 0
+
+    @property
+    def own_code(self) -> int:
+        """The exit code of this wrapper."""
+        return 0 if self.own is None else self.own if self.own >= 0 else 128 - self.own
+
+    def take(self, status: int) -> None:
+        """A process of the worker has ended, with a status as of Popen."""
+        if not self.exit_code:
+            self.code, self.signal = (status, None) if status >= 0 else (None, -status)
+
+    def end_own(self, status: int) -> None:
+        """The process of this wrapper has ended."""
+        self.own = status
+        self.take(status)
 
     def exit(self, lost: int) -> dict[str, Any]:
         """The end, as a supervisor writes it. `lost`: bytes that are not in the log."""
