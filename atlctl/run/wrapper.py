@@ -32,7 +32,18 @@ from atlctl.remote.supervisor import processes
 from atlctl.run.command import ASK_SECONDS, DRAIN_SECONDS, KILL_SECONDS, LOG_SECONDS, LOOK_SECONDS, Commanding
 from atlctl.run.meeting import SECRET_BYTES, JobStart, RunFolder, entry_of, host_of, keep_files, make_room, new_uid
 from atlctl.run.output import Log, SlowSteps, log_files
-from atlctl.run.own import MISSING, Attempt, CheckFault, Door, OwnCommands, Refused, Settings, apart, write_note
+from atlctl.run.own import (
+    MISSING,
+    Attempt,
+    CheckFault,
+    Door,
+    OwnCommands,
+    Refused,
+    Settings,
+    apart,
+    kernel_lines,
+    write_note,
+)
 from atlctl.run.place import Post, own_address, worker_name
 from atlctl.run.siblings import Siblings, worst
 
@@ -72,7 +83,9 @@ class Wrapper(Commanding):
         super().__init__(place, argv, say, shout)
         self._settings = settings
         self._siblings = Siblings(place, self._notify, self._process_ended)
+        #: The log of the present attempt, and the time of the last message of the kernel before it or in it.
         self._log: Log | None = None
+        self._kernel_seen = float("inf")
         #: The report of a failure of one process, and its verdict, while others of the worker run.
         self._reporting: asyncio.Task[None] | None = None
         self._commands = OwnCommands(place.job, self._environ)
@@ -514,6 +527,9 @@ class Wrapper(Commanding):
                     self._succeeded = max(self._succeeded, self._attempt.number if question == "succeeded" else 0)
                     self._notify()
                 return {"event": "noted"}
+            case "kernel":
+                await self._note_kernel(self._kernel_seen)
+                return {"event": "noted"}
             case "look":
                 return await self._look()
             case "stop":
@@ -658,12 +674,16 @@ class Wrapper(Commanding):
             await apart(lambda: make_room(own, attempt.number), FOLDER_SECONDS)
         watched = partial(self._watch, attempt, asyncio.get_running_loop())
         log = self._log = Log(partial(log_files, f"{own}/log"), watched)
+        await self._note_kernel(None)
         files = os.path.join(state_dir(), "run-files", f"{os.getpid()}-{attempt.number}")
         self._siblings.start(attempt.number, changed, top, log)
         later = asyncio.ensure_future(self._publish(PUBLISH_SECONDS))
         await self._execute(attempt, log, files)
         await self._all_ended(attempt)
         later.cancel()
+        if attempt.exit_code and self._signalled is None and not attempt.stopped:
+            await self._note_kernel(self._kernel_seen)
+        self._log = None
         self._lost = await self._close_log(log, own)
         await write_note(f"{own}/exit.json", attempt.exit(self._lost))
         with contextlib.suppress(TimeoutError, OSError):
@@ -693,6 +713,13 @@ class Wrapper(Commanding):
             self._reporting is not None and self._reporting.done() and not self._settings.hold and not self._debugging
         )
 
+    async def _note_kernel(self, since: float | None) -> None:
+        """Add the kernel's messages after `since` to the log; without it the next ones count from now on."""
+        with contextlib.suppress(TimeoutError, OSError):
+            lines, self._kernel_seen = await apart(lambda: kernel_lines(since), ASK_SECONDS)
+            if self._log is not None and lines:
+                self._log.put("stderr", b"".join(lines))
+
     def _process_ended(self, rank: int | None, status: int) -> None:
         """One of several processes of this worker has ended. Its failure is that of the worker, at once."""
         attempt = self._attempt
@@ -709,6 +736,7 @@ class Wrapper(Commanding):
 
     async def _report_failure(self) -> None:
         """Have the cause of a failure found while others of the worker run, then let go those that have ended."""
+        await self._note_kernel(self._kernel_seen)
         await self._publish()
         await self._await_verdict(await self._report_end())
         if self._judging is not None:
@@ -860,6 +888,13 @@ class Wrapper(Commanding):
             said = Message("{worker} failed; the others have {seconds:g} s to end")
             self._say(said.filled(worker=worker_name(first), seconds=settle))
         running = await self._settled()
+        own = self._place.index
+        await asyncio.gather(
+            *(
+                self._note_kernel(self._kernel_seen) if index == own else self._ask(index, "kernel", {})
+                for index in running
+            )
+        )
         try:
             about = self._commands.of_job if self._joined else ["--from", self._folder]
             looks = [self._save("verdict.txt", ["errors", *about], VERDICT_SECONDS)]
@@ -873,7 +908,6 @@ class Wrapper(Commanding):
                 names = fold_names(map(worker_name, running))
                 self._say(Message("ending {workers}", workers=names))
                 wanted = {"grace": 10.0, "keep": bool(self._settings.hold)}
-                own = self._place.index
                 await asyncio.gather(
                     *(self._stop(wanted) if index == own else self._ask(index, "stop", wanted) for index in running)
                 )

@@ -443,5 +443,6 @@ def test_no_failure() -> None:
 @pytest.mark.parametrize(("status", "code", "signal"), [(3, 3, None), (-9, -9, "SIGKILL"), (-37, 128 + 37, None)])
 def test_the_line_of_run_for_one_of_several_processes(status, code, signal):
     note = parse_note(rank_ended(11, status), 1)
+    assert note is not None
     assert (note.kind, note.rank, note.exit_code, note.signal) == (NoteKind.FAILED, 11, code, signal)
     assert note.launcher
