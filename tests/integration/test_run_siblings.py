@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from atlctl.remote.supervisor.boot import free_port
+from atlctl.run import siblings
+from atlctl.run.place import place
 from tests.faults.smoke import netns
 from tests.integration.wrapped import PATIENCE, Wrapped, running
 from tests.support import proc
+from tests.support.cli import ATLCTL
 from tests.support.pace import within
 
 #: Processes of each host.
@@ -173,6 +181,18 @@ def test_commands_outlive_a_killed_local_id_0(host: Tasks) -> None:
     assert "done" in host.said(1)
 
 
+def test_rerun_is_refused_when_a_wrapper_has_gone(host: Tasks) -> None:
+    host.start("--settle", "0", "--hold", "10m", "--", "sh", "-c", "exit 5")
+    host.until_states(0, "Held")
+    host.runs[2].kill()
+    host.runs[2].wait()
+    refused = host.atlctl(0, "rerun", "--yes")
+    assert refused.code == 1
+    assert b"worker-0: one of its processes has ended, and its wrapper with it" in refused.stderr
+    assert host.atlctl(0, "release").code == 0
+    assert host.codes() == [5, 5, -signal.SIGKILL]
+
+
 def test_without_local_id_0_the_command_starts(host: Tasks) -> None:
     began = time.monotonic()
     host.start("--wait", "1", "--", "sh", "-c", "echo begun; exit 3", indexes=[1])
@@ -193,3 +213,79 @@ def test_a_blocked_command_starts_in_no_process(host: Tasks) -> None:
     assert host.codes() == [125] * EACH
     assert "the command is not started: worker-1 did not come within 2 s" in host.said(2)
     assert not (host.folder / "started").exists()
+
+
+def test_torchrun_starts_a_wrapper_for_each_process(tmp_path: Path) -> None:
+    """It ends the others when the first wrapper ends, which is after the verdict."""
+    job = Wrapped(tmp_path, 1, {"RANK": None, "WORLD_SIZE": None}, {})
+    script = "if [ $RANK = 1 ]; then exit 3; fi; exec sleep 600"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", f"--master-port={free_port()}"]
+    done = subprocess.run(
+        [*torchrun, "--no-python", *ATLCTL, "run", "--settle", "0", "--", "sh", "-c", script],
+        env={name: value for name, value in {**os.environ, **job.env(0)}.items() if value is not None},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "root cause: rank 1 on worker-0" in done.stderr, done.stderr
+    assert "local_rank: 1 " in done.stderr
+
+
+@contextmanager
+def _as_another_user() -> Iterator[socket.socket]:
+    """A socket whose peers see another user, if it listens or connects in here."""
+    os.seteuid(65534)
+    try:
+        yield socket.socket(socket.AF_UNIX)
+    finally:
+        os.seteuid(0)
+
+
+def _address(job: Tasks) -> str:
+    return siblings._address(place({name: value for name, value in job.env(0).items() if value is not None}))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_orders_of_another_user_are_not_taken(host: Tasks) -> None:
+    address = _address(host)
+    with _as_another_user() as forged:
+        forged.bind(address)
+        forged.listen(100)
+    with forged:
+        host.start("--wait", "2", "--", "sh", "-c", "echo own", indexes=[1])
+        order = {"do": "run", "attempt": 1, "argv": ["touch", "forged"], "folder": str(host.folder)}
+        came, _ = forged.accept()
+        with came:
+            came.settimeout(PATIENCE)
+            hello = came.recv(4096)
+            with suppress(OSError):
+                came.sendall(json.dumps(order).encode() + b"\n")
+            assert hello == b""
+        assert host.codes() == [0]
+    assert host.said(1).endswith("own\n")
+    assert not (host.folder / "forged").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_is_not_a_sibling(host: Tasks) -> None:
+    host.start("--wait", "5", "--", "true", indexes=[0, 1])
+    address = _address(host)
+
+    def connected() -> bool:
+        with _as_another_user() as made:
+            try:
+                made.connect(address)
+            except ConnectionRefusedError:
+                made.close()
+                return False
+        with made, suppress(OSError):
+            made.sendall(b'{"local": 2, "rank": 2}\n')
+            made.settimeout(PATIENCE)
+            assert made.recv(1) == b""
+        return True
+
+    proc.wait_until(connected, PATIENCE)
+    assert host.codes() == [0, 0]
+    assert "processes 2 of worker-0 did not come within 5 s" in host.said(0)
