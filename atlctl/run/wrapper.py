@@ -31,7 +31,7 @@ from atlctl.remote import proc
 from atlctl.remote.supervisor import processes
 from atlctl.run.command import ASK_SECONDS, DRAIN_SECONDS, KILL_SECONDS, LOG_SECONDS, LOOK_SECONDS, Commanding
 from atlctl.run.meeting import SECRET_BYTES, JobStart, RunFolder, entry_of, host_of, keep_files, make_room, new_uid
-from atlctl.run.output import Log, SlowSteps, log_files
+from atlctl.run.output import Log, StepsOfOutput, log_files
 from atlctl.run.own import (
     MISSING,
     Attempt,
@@ -599,6 +599,7 @@ class Wrapper(Commanding):
             "cpus": os.cpu_count(),
             "processes": 0,
             "ranks": [],
+            "step": attempt.steps and attempt.steps.last,
         }
         if child is not None and attempt.running:
             table = await apart(processes.everything, ASK_SECONDS)
@@ -672,7 +673,7 @@ class Wrapper(Commanding):
         own = os.path.join(top, "workers", safe_file_name(self._place.name))
         with contextlib.suppress(TimeoutError, OSError):
             await apart(lambda: make_room(own, attempt.number), FOLDER_SECONDS)
-        watched = partial(self._watch, attempt, asyncio.get_running_loop())
+        watched = partial(self._watch, attempt, own, asyncio.get_running_loop())
         log = self._log = Log(partial(log_files, f"{own}/log"), watched)
         await self._note_kernel(None)
         files = os.path.join(state_dir(), "run-files", f"{os.getpid()}-{attempt.number}")
@@ -685,6 +686,9 @@ class Wrapper(Commanding):
             await self._note_kernel(self._kernel_seen)
         self._log = None
         self._lost = await self._close_log(log, own)
+        if attempt.steps is not None:
+            with contextlib.suppress(TimeoutError):
+                await apart(attempt.steps.close, FOLDER_SECONDS)
         await write_note(f"{own}/exit.json", attempt.exit(self._lost))
         with contextlib.suppress(TimeoutError, OSError):
             await apart(lambda: keep_files(files, top), FOLDER_SECONDS)
@@ -745,13 +749,15 @@ class Wrapper(Commanding):
             self._siblings.leave_ended()
         self._notify()
 
-    def _watch(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, data: bytes) -> None:
-        """Take output of an attempt, in the thread of its log."""
+    def _watch(self, attempt: Attempt, own: str, loop: asyncio.AbstractEventLoop, data: bytes) -> None:
+        """Take output of an attempt, in the thread of its log. `own`: the worker's folder."""
         from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 
-        if attempt.slow is None:
-            attempt.slow = SlowSteps(self._place.name, lambda told: loop.call_soon_threadsafe(self._shout, told))
-        attempt.slow.feed(data)
+        if attempt.steps is None:
+            attempt.steps = StepsOfOutput(
+                self._place.name, own, lambda told: loop.call_soon_threadsafe(self._shout, told)
+            )
+        attempt.steps.feed(data)
         if not attempt.trainer_failed and any(marker in data for marker in FAILURE_MARKERS):
             attempt.trainer_failed = True
 
