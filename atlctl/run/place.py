@@ -28,12 +28,13 @@ _COUNTS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
-#: A launcher's number for one of its processes on this host, how many of them are here, and its number in the job.
+#: A launcher's number for one of its processes on this host, how many of them are here, and its number in the job; that
+#: of torchrun first, which may be inside the others.
 _LOCAL = (
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK"),
     ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK"),
-    ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK"),
 )
 #: Variables that differ between two starts of one job, or two steps.
 _STEPS = ("SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
@@ -111,19 +112,21 @@ def place(environ: Mapping[str, str], name: str | None = None) -> Post:
 
 
 def _local(environ: Mapping[str, str]) -> tuple[int, int, str]:
-    """The number of this process on its host, how many are there, and the variable with its number in the job."""
+    """The number of this process on its host, how many are there (1 if unknown), and the variable that numbers it in
+    the job."""
+    alone = 0, 1, ""
     for variable, count, process in _LOCAL:
-        number = environ.get(variable, "")
-        if not number.isdecimal():
-            continue
-        beside = environ.get(count, "")
-        if not beside.isdecimal():  # Slurm: of each node, as in 4(x2),3
+        number, beside = environ.get(variable, ""), environ.get(count, "")
+        if number.isdecimal() and not beside.isdecimal():  # Slurm: of each node, as in 4(x2),3
             nodes = [(int(tasks), int(times or 1)) for tasks, times in _TASKS.findall(beside)]
             each = [tasks for tasks, times in nodes for _ in range(min(times, _MOST_NODES))]
             node = environ.get("SLURM_NODEID", "")
-            beside = str(each[int(node)]) if node.isdecimal() and int(node) < len(each) else "1"
-        return int(number), max(int(beside), int(number) + 1), process
-    return 0, 1, ""
+            beside = str(each[int(node)]) if node.isdecimal() and int(node) < len(each) else ""
+        if number.isdecimal() and beside.isdecimal():
+            return int(number), max(int(beside), int(number) + 1), process
+        if number.isdecimal() and alone == (0, 1, ""):
+            alone = int(number), 1, process
+    return alone
 
 
 def _numbers(environ: Mapping[str, str], peers: Found | None, process: str, beside: int) -> tuple[int, int, str]:

@@ -282,7 +282,7 @@ class SiblingWrapper(Commanding):
     ) -> None:
         """`wait`: seconds for local id 0 to come."""
         super().__init__(place, argv, say, shout)
-        self._wait = wait
+        self._wait = wait if place.beside > 1 else 0.0  # else local id 0 knows of no other
         self._writer: asyncio.StreamWriter | None = None
         #: The next order to run the command; the order to leave.
         self._next: Mapping[str, Any] | None = None

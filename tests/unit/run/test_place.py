@@ -82,6 +82,23 @@ def test_place_contradiction() -> None:
             *(1, 2, 4, 8, 12),
         ),
         ({"SLURM_NODEID": "0", "SLURM_NNODES": "1", "SLURM_LOCALID": "0", "SLURM_PROCID": "0"}, 0, 1, 0, 1, 0),
+        ({"SLURM_NODEID": "0", "SLURM_NNODES": "1", "SLURM_LOCALID": "1", "SLURM_PROCID": "1"}, 0, 1, 1, 1, 1),
+        (  # torchrun in a task of Slurm
+            {
+                "SLURM_NODEID": "0",
+                "SLURM_NNODES": "2",
+                "SLURM_LOCALID": "0",
+                "SLURM_PROCID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+                "RANK": "6",
+                "WORLD_SIZE": "8",
+                "LOCAL_RANK": "2",
+                "LOCAL_WORLD_SIZE": "4",
+                "GROUP_RANK": "1",
+                "GROUP_WORLD_SIZE": "2",
+            },
+            *(1, 2, 2, 4, 6),
+        ),
         ({"RANK": "1", "WORLD_SIZE": "2"}, 1, 2, 0, 1, None),
     ],
 )
