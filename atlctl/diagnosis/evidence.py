@@ -44,6 +44,12 @@ class WorkerEvidence:
     state: State = State.UNKNOWN
     platform: PlatformState | None = None
 
+    @property
+    def failed(self) -> bool:
+        """Whether its platform reports a failure."""
+        bad = self.state in (State.FAILED, State.HELD, State.LOST)
+        return bad or bool(self.platform and self.platform.exit_code)
+
 
 @dataclass(frozen=True, slots=True)
 class JobEvidence:

@@ -220,7 +220,22 @@ _LAUNCHER_NOTES = _compiled(
     (b"srun: ", NoteKind.SIGNALLED, r"srun: (?P<how>interrupt|forcing job termination)\b"),
     (b"srun: ", NoteKind.CLOSING, r"srun: (?:launch/slurm: _step_signal: Terminating |Job step aborted: )"),
     (b"srun: error: ", NoteKind.FAILED, _SRUN),
+    # `atlctl run`, of one of several processes of its worker.
+    (
+        b"atlctl run: rank ",
+        NoteKind.FAILED,
+        r"^atlctl run: rank (?P<rank>\d{1,7}) ended with (?:exit code (?P<code>\d{1,9})|(?P<signal>SIG\w{1,9}))$",
+    ),
 )
+
+
+def rank_ended(rank: int, status: int) -> bytes:
+    """The line of a log for the failure of a process, with a status as of Popen."""
+    named = -status in map(int, Signals)
+    how = Signals(-status).name if named else f"exit code {status if status >= 0 else _SHELLS_ADD - status}"
+    return f"atlctl run: rank {rank} ended with {how}\n".encode()
+
+
 #: Byte strings of which every line that `parse_note` recognises contains one.
 NOTE_LITERALS = frozenset(literal for literal, _, _ in (*_NOTES, *_LAUNCHER_NOTES))
 

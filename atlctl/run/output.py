@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
@@ -31,18 +31,36 @@ _SEARCHED, _MOST_STEPS = 1 << 16, 4
 _PAUSE_SECONDS = 0.2
 
 
+class LogTarget(Protocol):
+    """The target of a log: files, or another wrapper."""
+
+    @property
+    def lost(self) -> int: ...
+
+    def feed(self, stream: str, data: bytes, stamp: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def log_files(folder: str) -> LogTarget:
+    """The files of a log. Raises OSError."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return CriLog(folder, MAX_BYTES, MAX_FILES)
+
+
 class Log:
     """A log that is written by a thread, since the disk may hang. `lost`: bytes that are not in it."""
 
-    def __init__(self, folder: str, watched: Callable[[bytes], None] | None = None) -> None:
-        """`watched` is called with what the thread has taken. Nothing is raised: without a folder all is lost."""
-        self._folder, self._watched = folder, watched
+    def __init__(self, opened: Callable[[], LogTarget], watched: Callable[[bytes], None] | None = None) -> None:
+        """`opened` makes the writer in the thread; nothing is raised: if it raises OSError all is lost. `watched` is
+        called with what the thread has taken."""
+        self._opened, self._watched = opened, watched
         self._waiting: list[tuple[str, bytes, bytes]] = []
         self._clock = Clock()
         self._size = self._dropped = 0
         self._changed = threading.Condition()
         self._closing = False
-        self._log: CriLog | None = None
+        self._log: LogTarget | None = None
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
@@ -71,8 +89,7 @@ class Log:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            self._log = CriLog(self._folder, MAX_BYTES, MAX_FILES)
+            self._log = self._opened()
         while True:
             with self._changed:
                 while not self._waiting and not self._closing:
@@ -98,9 +115,11 @@ class Log:
 class Pump(threading.Thread):
     """Copies one stream of the command, from the pipe `source`, to the descriptor `screen` and to `log`."""
 
-    def __init__(self, source: int, screen: int, stream: str, log: Log) -> None:
+    def __init__(self, source: int, screen: int, stream: str, log: Log, label: bytes = b"") -> None:
+        """`label`: begins each line of the log, which then gets whole lines only: several processes write it."""
         super().__init__(name=stream, daemon=True)
         self._source, self._screen, self._stream, self._log = source, screen, stream, log
+        self._label, self._rest = label, b""
         #: Whether it waits for the reader of the screen.
         self.writing = False
         self.start()
@@ -109,7 +128,7 @@ class Pump(threading.Thread):
         shown = True
         with os.fdopen(self._source, "rb", buffering=0) as pipe:
             while data := pipe.read(_READ):
-                self._log.put(self._stream, data)
+                self._log.put(self._stream, self._labelled(data) if self._label else data)
                 if shown:
                     self.writing = True
                     try:
@@ -119,6 +138,15 @@ class Pump(threading.Thread):
                     self.writing = False
                 if len(data) < _LITTLE and data.endswith(b"\n"):  # else the rest of a line comes at once
                     time.sleep(_GATHER_SECONDS)
+        if self._rest:
+            self._log.put(self._stream, self._labelled(b"\n"))
+
+    def _labelled(self, data: bytes) -> bytes:
+        """The whole lines so far, each with the label; torch's own labels are the same."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _READ:
+            lines, self._rest = [*lines, self._rest], b""
+        return b"".join(b"%s%s\n" % (b"" if line.startswith(self._label) else self._label, line) for line in lines)
 
 
 class StepsOfOutput:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -31,6 +33,10 @@ T = TypeVar("T")
 _PROGRAM = (sys.executable, "-P", "-m", "atlctl")
 #: Bytes of what a command prints, and seconds for it to end after that.
 _LIMIT, _END_SECONDS = 4 << 20, 20.0
+#: The folder with the PCI buses of the GPUs that a container has. Characters of one message of the kernel, and lines.
+_OWN_GPUS = "/proc/driver/nvidia/gpus"
+_OF_GPU = re.compile(r"Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,20})\)")
+_KERNEL_LINE, _KERNEL_LINES = 500, 50
 #: What --block can name beside the checks of `smoke`.
 GPU, MISSING, NETWORK = "gpu", "missing", "network"
 DEFAULT_BLOCK = frozenset({GPU})
@@ -95,6 +101,33 @@ async def write_note(path: str, value: dict[str, Any]) -> None:
     """Write JSON to the evidence; after a second this goes on without being waited for."""
     with contextlib.suppress(TimeoutError):
         await apart(lambda: write_json(path, value), 1.0)
+
+
+def kernel_lines(since: float | None) -> tuple[list[bytes], float]:
+    """The kernel's messages after a time of its clock that may explain a failure, as lines for the log of a worker, and
+    the time of the last one; without a time only that. Raises OSError if this user cannot read them."""
+    from atlctl.remote import kmsg
+
+    found = kmsg.messages()
+    last = found[-1][0] if found else 0.0
+    if since is None:
+        return [], last
+    from atlctl.diagnosis.signatures import FaultScope, builtin_matcher
+
+    match, lines = builtin_matcher().match, []
+    try:
+        gpus = os.listdir(_OWN_GPUS)
+    except OSError:
+        gpus = []
+    for when, said in found:
+        known = match(said) if when > since else None
+        if known is None or known.signature.scope is not FaultScope.WORKER:
+            continue
+        # Those of other containers' GPUs are there, too.
+        bus = _OF_GPU.search(said)
+        if bus is None or not gpus or any(gpu.startswith(bus[1].lower()) for gpu in gpus):
+            lines.append(f"kernel: {said[:_KERNEL_LINE]}\n".encode())
+    return lines[-_KERNEL_LINES:], max(since, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +203,9 @@ class Attempt:
     child: subprocess.Popen[bytes] | None = None
     start: int = 0
     started: float = 0.0
+    #: The status of this wrapper's own process, as Popen has it; None until it has ended.
+    own: int | None = None
+    #: When the last process of the worker has ended, and how the first one ended that failed.
     ended: float | None = None
     code: int | None = None
     signal: int | None = None
@@ -180,11 +216,26 @@ class Attempt:
 
     @property
     def running(self) -> bool:
-        return self.child is not None and self.ended is None
+        return self.started > 0 and self.ended is None
 
     @property
     def exit_code(self) -> int:
         return 128 + self.signal if self.signal is not None else self.code or 0
+
+    @property
+    def own_code(self) -> int:
+        """The exit code of this wrapper."""
+        return 0 if self.own is None else self.own if self.own >= 0 else 128 - self.own
+
+    def take(self, status: int) -> None:
+        """A process of the worker has ended, with a status as of Popen."""
+        if not self.exit_code:
+            self.code, self.signal = (status, None) if status >= 0 else (None, -status)
+
+    def end_own(self, status: int) -> None:
+        """The process of this wrapper has ended."""
+        self.own = status
+        self.take(status)
 
     def exit(self, lost: int) -> dict[str, Any]:
         """The end, as a supervisor writes it. `lost`: bytes that are not in the log."""

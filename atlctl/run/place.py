@@ -21,38 +21,63 @@ _NAMES = ("PET_RDZV_ID", "VC_JOB_NAME", "JOB_NAME", "SLURM_JOB_ID")
 #: `WORLD_SIZE` and Kubeflow's `PET_*` do so, too.
 _COUNTS = (
     ("PET_NODE_RANK", "PET_NNODES"),
+    ("GROUP_RANK", "GROUP_WORLD_SIZE"),
     ("SLURM_NODEID", "SLURM_NNODES"),
     ("LWS_WORKER_INDEX", "LWS_GROUP_SIZE"),
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
 )
-#: A launcher's process that is not the first of its host. Its wrapper only runs the command.
-_LOCAL = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
+#: A launcher's number for one of its processes on this host, how many of them are here, and its number in the job; that
+#: of torchrun first, which may be inside the others.
+_LOCAL = (
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK"),
+    ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK"),
+)
+#: Variables that differ between two starts of one job, or two steps.
+_STEPS = ("SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
+_TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 #: Ends of names of first workers: `train-master-0`, `tj-node-0-0`, `sts-0`.
 _FIRST = re.compile(r"(?P<job>.+?)(?:-(?:master|worker|chief|launcher|node-0))?-0")
 #: Connections that may wait until they are accepted.
 BACKLOG = 512
+#: Nodes of one entry of a list of Slurm.
+_MOST_NODES = 100_000
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
     """`job`: the name that all its workers give it. `index` of this worker, `count` of workers. `first`: the name or
-    address of the first worker, empty if unknown. `follows`: a process of this host that is not the first one, which
-    neither checks nor serves. `peers`: the workers by name, if the platform describes them. `odd`: a
-    contradiction in the platform's variables, for which the worker counts as alone."""
+    address of the first worker, empty if unknown. `peers`: the workers by name, if the platform describes them. `odd`:
+    a contradiction in the platform's variables, for which the worker counts as alone.
+
+    A launcher may start a wrapper for each of several processes of a host: `local` is the number of this one, of
+    `beside`; `rank` the global rank, None if unknown; `step` what only they have in common."""
 
     job: str
     index: int
     count: int
     first: str
-    follows: bool
     peers: Found | None
     odd: str = ""
+    local: int = 0
+    beside: int = 1
+    rank: int | None = None
+    step: str = ""
 
     @property
     def name(self) -> str:
         return worker_name(self.index)
+
+    @property
+    def label(self) -> bytes:
+        """The beginning of each line of this process in the log of its worker: torch's own; empty if it is alone."""
+        if self.beside == 1:
+            return b""
+        return b"[local%d]:" % self.local if self.rank is None else b"[rank%d]: " % self.rank
 
 
 def worker_name(index: int) -> str:
@@ -66,17 +91,55 @@ def place(environ: Mapping[str, str], name: str | None = None) -> Post:
         peers = find(around)
     except UsageError:
         peers = None
-    index, count, odd = _numbers(around, peers)
+    local, beside, process = _local(environ)
+    rank = environ.get(process, "")
+    # The first process of a container has the platform's own variables, which count workers.
+    index, count, odd = _numbers(around, peers, process if around is environ else "", beside)
     first = next((host for _, host in masters(around) if host), "") or (peers.hosts[0].name if peers else "")
-    local = next((environ[variable] for variable in _LOCAL if variable in environ), "0")
-    return Post(name or _job(around, first), index, count, first, local != "0", peers, odd)
+    step = " ".join(environ[variable] for variable in _STEPS if variable in environ)
+    return Post(
+        name or _job(around, first),
+        index,
+        count,
+        first,
+        peers,
+        odd,
+        local,
+        beside,
+        int(rank) if rank.isdecimal() else None,
+        step,
+    )
 
 
-def _numbers(environ: Mapping[str, str], peers: Found | None) -> tuple[int, int, str]:
-    """Index, count, and the contradiction for which the worker counts as alone."""
+def _local(environ: Mapping[str, str]) -> tuple[int, int, str]:
+    """The number of this process on its host, how many are there (1 if unknown), and the variable that numbers it in
+    the job."""
+    alone = 0, 1, ""
+    for variable, count, process in _LOCAL:
+        number, beside = environ.get(variable, ""), environ.get(count, "")
+        if number.isdecimal() and not beside.isdecimal():  # Slurm: of each node, as in 4(x2),3
+            nodes = [(int(tasks), int(times or 1)) for tasks, times in _TASKS.findall(beside)]
+            each = [tasks for tasks, times in nodes for _ in range(min(times, _MOST_NODES))]
+            node = environ.get("SLURM_NODEID", "")
+            beside = str(each[int(node)]) if node.isdecimal() and int(node) < len(each) else ""
+        if number.isdecimal() and beside.isdecimal():
+            return int(number), max(int(beside), int(number) + 1), process
+        if number.isdecimal() and alone == (0, 1, ""):
+            alone = int(number), 1, process
+    return alone
+
+
+def _numbers(environ: Mapping[str, str], peers: Found | None, process: str, beside: int) -> tuple[int, int, str]:
+    """Index, count, and the contradiction for which the worker counts as alone. `process`: the variable that counts
+    processes, of which `beside` are on this host."""
     for own, all_ in _COUNTS:
         index, count = environ.get(own, ""), environ.get(all_, "").rpartition(":")[2]  # an elastic job: MIN:MAX
         if index.isdecimal() and count.isdecimal() and int(count) > 0:
+            if own == process and beside > 1:
+                if peers is not None and peers.own is not None:
+                    return peers.own, len(peers.hosts), ""
+                # Launchers fill one host after the other, unless they are asked not to.
+                index, count = str(int(index) // beside), str(-(-int(count) // beside))
             if int(index) < int(count):
                 return int(index), int(count), ""
             odd = Message("{own} is {index}, but {all} is {count}", own=own, index=index, all=all_, count=count)

@@ -15,12 +15,10 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
-import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from atlctl.backends.hosts.hostfile import Host, checked
 from atlctl.backends.hosts.jobkeys import JOB_USER, JobAccess
@@ -31,37 +29,39 @@ from atlctl.jobs.naming import fold_names, safe_file_name
 from atlctl.jobs.statedir import state_dir, write_atomic
 from atlctl.remote import proc
 from atlctl.remote.supervisor import processes
-from atlctl.remote.supervisor.workers import StartError, spawn
+from atlctl.run.command import ASK_SECONDS, DRAIN_SECONDS, KILL_SECONDS, LOG_SECONDS, LOOK_SECONDS, Commanding
 from atlctl.run.meeting import SECRET_BYTES, JobStart, RunFolder, entry_of, host_of, keep_files, make_room, new_uid
-from atlctl.run.output import Log, Pump, StepsOfOutput, drained
-from atlctl.run.own import MISSING, Attempt, CheckFault, Door, OwnCommands, Refused, Settings, apart, write_note
-from atlctl.run.place import Post, command_environ, own_address, worker_name
+from atlctl.run.output import Log, StepsOfOutput, log_files
+from atlctl.run.own import (
+    MISSING,
+    Attempt,
+    CheckFault,
+    Door,
+    OwnCommands,
+    Refused,
+    Settings,
+    apart,
+    kernel_lines,
+    write_note,
+)
+from atlctl.run.place import Post, own_address, worker_name
+from atlctl.run.siblings import Siblings, worst
 
 if TYPE_CHECKING:
     from atlctl.backends.hosts.connect import Connections
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-#: Variables with the secret: no command gets them.
-KEY_VARIABLES = ("ATLCTL_JOB_KEY", "ATLCTL_JOB_KEY_FILE")
-#: Seconds for the folder to answer, for another wrapper to answer, and between two questions.
-FOLDER_SECONDS, ASK_SECONDS, POLL_SECONDS = 10.0, 5.0, 0.5
-#: Seconds for the output that a process left behind may still write, and for the log.
-DRAIN_SECONDS, LOG_SECONDS = 2.0, 5.0
+#: Seconds for the folder to answer, and between two questions to another wrapper.
+FOLDER_SECONDS, POLL_SECONDS = 10.0, 0.5
 #: Seconds for the check before the command, for the verdict, and for `stacks` before it.
 CHECK_SECONDS, VERDICT_SECONDS, STACKS_SECONDS = 180.0, 120.0, 60.0
-#: Seconds from SIGKILL until a process is given up, and between looks at the processes.
-KILL_SECONDS, LOOK_SECONDS, REAP_SECONDS = 5.0, 0.1, 5.0
 #: Seconds between questions to a worker whose word is waited for, and may never come.
 LOST_SECONDS = 5.0
 #: Seconds between looks whether the others live, and how many a worker may miss.
 WATCH_SECONDS, _LOOKS = 15.0, 2
 #: Seconds after the start of the command until the worker can be found and reached without waiting.
 PUBLISH_SECONDS = 1.0
-#: Signals that a platform or a user sends to the job, and those that only the command understands.
-_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-_PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
 
 
 _NO_FOLDER = Message("the folder of the run is not used: {why}")
@@ -69,8 +69,8 @@ _MISSING = Message("{workers} did not come within {seconds:g} s")
 _STRANGER = Message("not a worker of this job")
 
 
-class Wrapper:
-    """`say` shows a line to the user, `shout` one that matters."""
+class Wrapper(Commanding):
+    """The wrapper of local id 0 of its host."""
 
     def __init__(
         self,
@@ -80,11 +80,14 @@ class Wrapper:
         say: Callable[[str], None],
         shout: Callable[[str], None],
     ) -> None:
-        self._settings, self._place = settings, place
-        self._say, self._shout = say, shout
-        self._attempt = Attempt(0, tuple(argv))
-        self._cwd = os.getcwd()
-        self._environ = {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
+        super().__init__(place, argv, say, shout)
+        self._settings = settings
+        self._siblings = Siblings(place, self._notify, self._process_ended)
+        #: The log of the present attempt, and the time of the last message of the kernel before it or in it.
+        self._log: Log | None = None
+        self._kernel_seen = float("inf")
+        #: The report of a failure of one process, and its verdict, while others of the worker run.
+        self._reporting: asyncio.Task[None] | None = None
         self._commands = OwnCommands(place.job, self._environ)
         self._identity = processes.identity(os.getpid())
         self._created = time.time()
@@ -109,80 +112,45 @@ class Wrapper:
         #: The last attempt for which a verdict was made; the last one that has succeeded on all workers.
         self._judged = self._succeeded = 0
         self._spreading: asyncio.Future[None] | None = None
-        #: The signal of the platform or the user that ends the wrapper.
-        self._signalled: int | None = None
         #: None: not held. Else the end of the hold on the monotonic clock, infinite without a limit.
         self._held: float | None = None
         self._debugging = False
         self._next: tuple[str, ...] | None = None
         self._released = False
-        self._changed = asyncio.Event()
-        self._bare: set[tuple[int, int]] = set()
 
     # The life of the worker
 
     async def run(self) -> int:
         """The exit code of the last attempt; 125 if the check keeps the command from starting."""
-        loop = asyncio.get_running_loop()
-        for number in (*_ENDING, *_PASSED):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._on_signal, number)
-        with contextlib.suppress(OSError):
-            processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
-        beside = [asyncio.create_task(self._reap()), asyncio.create_task(self._watch_others())]
-        try:
-            await self._until_signalled(self._prepared())
-            if self._signalled is None and self._gate:
-                self._shout(Message("the command is not started: {why}", why=self._gate))
-                return int(ExitCode.CANNOT_START)
-            while self._signalled is None:
-                await self._run_command()
-                if self._signalled is not None or not await self._until_signalled(self._goes_on()):
-                    break
-            return self._attempt.exit_code if self._signalled is None else 128 + self._signalled
-        finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
-            await self._close()
-
-    async def _until_signalled(self, work: Awaitable[T]) -> T | None:
-        """The result of `work`; None if a signal ends the wrapper first."""
-        task = asyncio.ensure_future(work)
-        waiting = asyncio.create_task(self._until(lambda: self._signalled is not None))
-        try:
-            await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
-        finally:
-            for one in (task, waiting):
-                one.cancel()
-            await asyncio.gather(task, waiting, return_exceptions=True)
-
-    def _on_signal(self, number: int) -> None:
-        if (child := self._attempt.child) is not None and self._attempt.running:
-            processes.send_group(child.pid, number)
-        if number in _ENDING:
-            self._signalled = number
-            self._notify()
-
-    def _notify(self) -> None:
-        """Something has changed that `_until` may wait for."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def _until(self, true: Callable[[], object], seconds: float | None = None) -> None:
-        """Wait until something is true, for `seconds` at most."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while not true():
-                    await self._changed.wait()
+        code = 0
+        async with self._ready():
+            watching = asyncio.create_task(self._watch_others())
+            try:
+                await self._until_signalled(self._prepared())
+                if self._signalled is None and self._gate:
+                    self._not_started(self._gate)
+                    code = int(ExitCode.CANNOT_START)
+                    return code
+                while self._signalled is None:
+                    await self._run_command()
+                    if self._signalled is not None or not await self._until_signalled(self._goes_on()):
+                        break
+                code = self._attempt.own_code if self._signalled is None else 128 + self._signalled
+                return code
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                self._siblings.leave(code, self._gate or Message("{worker} has ended", worker=self._place.name))
+                await self._close()
 
     async def _close(self) -> None:
         if self._spreading is not None:  # else the others would wait for the decision of a worker that has ended
             await asyncio.gather(self._spreading, return_exceptions=True)
-        if self._judging is not None:
-            self._judging.cancel()
-            await asyncio.gather(self._judging, return_exceptions=True)
+        for task in (self._reporting, self._judging):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await self._siblings.aclose()
         if self._record_path is not None:
             from atlctl.backends.hosts import runs
 
@@ -195,31 +163,35 @@ class Wrapper:
         if "_connections" in vars(self):
             await self._connections.aclose()
 
-    async def _reap(self) -> None:
-        """End the zombies of processes that were left to this one. Its own children are waited for elsewhere: only one
-        that stays a zombie is taken."""
-        before: set[int] = set()
-        while True:
-            await asyncio.sleep(REAP_SECONDS)
-            own = os.getpid()
-            now = {pid for pid, one in proc.everything().items() if one.parent == own and one.state == "Z"}
-            for pid in now & before:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - a zombie does not block
-            before = now
-
     # The others
 
     async def _prepared(self) -> None:
         """Meet the others; worker 0 checks the job. Sets `_gate`."""
-        if self._place.follows:
-            self._start_alone()
-        else:
-            await self._meet()
-        if self._gate is None and self._place.index == 0 and not self._place.follows:
+        await asyncio.gather(self._meet(), self._gather_siblings())
+        if self._gate is None and self._place.index == 0:
             self._gate = await self._checked()
         if self._joined and self._place.index == 0:
             await self._announce_gate()
+
+    async def _gather_siblings(self) -> None:
+        """Wait for the wrappers of the other processes of this host."""
+        why, seconds = await self._siblings.listen(), self._settings.wait
+        await self._until(lambda: self._siblings.complete, seconds)
+        if why:
+            self._shout(
+                Message(
+                    "the other processes of this host are not part of {worker}: {why}", worker=self._place.name, why=why
+                )
+            )
+        elif not self._siblings.complete:
+            self._shout(
+                _MISSING.filled(
+                    workers=Message(
+                        "processes {numbers} of {worker}", numbers=self._siblings.missing, worker=self._place.name
+                    ),
+                    seconds=seconds,
+                )
+            )
 
     def _start_alone(self) -> None:
         if not self._folder:
@@ -555,6 +527,9 @@ class Wrapper:
                     self._succeeded = max(self._succeeded, self._attempt.number if question == "succeeded" else 0)
                     self._notify()
                 return {"event": "noted"}
+            case "kernel":
+                await self._note_kernel(self._kernel_seen)
+                return {"event": "noted"}
             case "look":
                 return await self._look()
             case "stop":
@@ -628,12 +603,19 @@ class Wrapper:
         }
         if child is not None and attempt.running:
             table = await apart(processes.everything, ASK_SECONDS)
-            family = proc.below(proc.children_of(table), (child.pid,))
-            found["processes"] = len(family) + 1
-            found["ranks"] = sorted(asked.ranks(family, self._place.job))
+            first = [child.pid, *self._siblings.pids] if attempt.own is None else self._siblings.pids
+            family = [*first, *proc.below(proc.children_of(table), first)]
+            found["processes"] = len(family)
+            found["ranks"] = sorted({*asked.ranks(family, self._place.job), *self._ranks})
             if attempt.trainer_failed:
-                found["programs"] = sorted({table[pid].comm for pid in (child.pid, *family) if pid in table})
+                found["programs"] = sorted({table[pid].comm for pid in family if pid in table})
         return found
+
+    @property
+    def _ranks(self) -> set[int]:
+        """The global ranks that run, if each has a wrapper."""
+        own = self._place.beside > 1 and self._attempt.own is None
+        return self._siblings.ranks | ({self._place.rank} if own and self._place.rank is not None else set())
 
     def _held_note(self) -> dict[str, Any] | None:
         if self._held is None:
@@ -653,40 +635,14 @@ class Wrapper:
         how, count = "already-ended", 0
         if self._attempt.running:
             self._attempt.stopped = True
-            how, count = await self._end_command(grace)
+            seconds = grace + KILL_SECONDS + ASK_SECONDS
+            ends = await asyncio.gather(self._end_command(grace), self._siblings.stop(grace, seconds))
+            how, count = worst(how for how, _ in ends), sum(count for _, count in ends)
             await self._until(lambda: not self._attempt.running, LOG_SECONDS + DRAIN_SECONDS)
         self._notify()
         if keep:
             await self._until(lambda: self._held is not None, ASK_SECONDS)
         return {"event": "stopped", "how": how, "processes": count, "reason": ""}
-
-    async def _end_command(self, grace: float) -> tuple[str, int]:
-        """SIGTERM to the processes of the command, SIGKILL after `grace` seconds to those that remain."""
-        child = self._attempt.child
-        assert child is not None
-        count, began, asked_ = 0, time.monotonic(), set[int]()
-        while True:
-            left = await apart(self._family, ASK_SECONDS)
-            count = max(count, len(left))
-            late = time.monotonic() - began
-            if not left:
-                return ("killed" if late > grace else "terminated"), count
-            if late > grace + KILL_SECONDS:
-                return "not-stopped", len(left)
-            if late > grace:
-                processes.send(left, signal.SIGKILL)
-            elif not asked_:
-                processes.send_group(child.pid, signal.SIGTERM)
-                processes.send_group(child.pid, signal.SIGCONT)
-                asked_ = left
-            await asyncio.sleep(LOOK_SECONDS)
-
-    def _family(self) -> set[int]:
-        child = self._attempt.child
-        if child is None:
-            return set()
-        seen = processes.Snapshot(os.getpid(), self._place.job, self._bare)
-        return seen.of_worker(self._place.name, child.pid, self._attempt.start)
 
     async def _rerun(self, details: dict[str, Any]) -> dict[str, Any]:
         """Start the command again, or another one; with `step` "prepare" only whether that can be done."""
@@ -696,6 +652,8 @@ class Wrapper:
             await self._until(lambda: self._held is not None, 4 * ASK_SECONDS)
         if self._held is None:
             raise Refused(Message("it is not held"))
+        if self._siblings.gone:
+            raise Refused(Message("one of its processes has ended, and its wrapper with it"))
         given = details.get("argv")
         argv = self._attempt.argv if given is None else tuple(word for word in given if isinstance(word, str))
         if details.get("step") == "go":
@@ -707,76 +665,89 @@ class Wrapper:
 
     async def _run_command(self) -> None:
         """One attempt, from its start to its end."""
-        argv = self._next or self._attempt.argv
-        attempt = self._attempt = Attempt(self._attempt.number + 1, argv)
+        changed = None if self._next == self._attempt.argv else self._next
+        attempt = self._attempt = Attempt(self._attempt.number + 1, changed or self._attempt.argv)
         self._next, self._held, self._debugging, self._released = None, None, False, False
-        self._ends, self._lost = {}, 0
-        own = os.path.join(self._folder, self._place.name, "workers", safe_file_name(self._place.name))
+        self._ends, self._lost, self._reporting = {}, 0, None
+        top = os.path.join(self._folder, self._place.name)
+        own = os.path.join(top, "workers", safe_file_name(self._place.name))
         with contextlib.suppress(TimeoutError, OSError):
             await apart(lambda: make_room(own, attempt.number), FOLDER_SECONDS)
-        log = Log(f"{own}/log", partial(self._watch, attempt, own, asyncio.get_running_loop()))
+        watched = partial(self._watch, attempt, own, asyncio.get_running_loop())
+        log = self._log = Log(partial(log_files, f"{own}/log"), watched)
+        await self._note_kernel(None)
         files = os.path.join(state_dir(), "run-files", f"{os.getpid()}-{attempt.number}")
-        environ = command_environ(self._environ, self._place.job, self._place.name, files)
-        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
-        stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if os.isatty(0) else os.dup(0)
-        attempt.started = time.time()
-        try:
-            attempt.child = spawn(
-                argv,
-                folder=self._cwd,
-                env=environ,
-                stdio=(stdin, ends[0][1], ends[1][1]),
-                session=False,
-                soft_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-            )
-        except StartError as error:
-            self._shout(Message("the command cannot be started: {why}", why=error.reason))
-            attempt.code, attempt.ended = error.exit_code, time.time()
-        finally:
-            os.close(stdin)
-            for _, writer in ends:
-                os.close(writer)
-        pumps = [
-            Pump(reader, screen, stream, log)
-            for (reader, _), screen, stream in zip(ends, (1, 2), ("stdout", "stderr"), strict=True)
-        ]
-        if attempt.child is not None:
-            found = processes.stat(attempt.child.pid)
-            attempt.start = found.start if found is not None else 0
-            process = {"pid": attempt.child.pid, "start": attempt.start, "started": attempt.started}
-            await write_note(f"{own}/proc.json", process)
-            await write_note(f"{os.path.dirname(os.path.dirname(own))}/job.json", self._described(attempt))
-            later = asyncio.ensure_future(self._publish(PUBLISH_SECONDS))
-            await self._ended(attempt)
-            later.cancel()
-        if self._signalled is None:
-            await self._until_signalled(apart(lambda: drained(pumps, DRAIN_SECONDS), None))
-        with contextlib.suppress(TimeoutError):
-            await apart(lambda: drained(pumps, DRAIN_SECONDS), DRAIN_SECONDS + 1)
-            await apart(lambda: log.close(LOG_SECONDS), LOG_SECONDS + 1)
-            if attempt.steps is not None:
+        self._siblings.start(attempt.number, changed, top, log)
+        later = asyncio.ensure_future(self._publish(PUBLISH_SECONDS))
+        await self._execute(attempt, log, files)
+        await self._all_ended(attempt)
+        later.cancel()
+        if attempt.exit_code and self._signalled is None and not attempt.stopped:
+            await self._note_kernel(self._kernel_seen)
+        self._log = None
+        self._lost = await self._close_log(log, own)
+        if attempt.steps is not None:
+            with contextlib.suppress(TimeoutError):
                 await apart(attempt.steps.close, FOLDER_SECONDS)
-        self._lost = log.lost
-        if self._lost:
-            self._shout(
-                Message("{count} bytes of the output are not in the log: {folder}", count=self._lost, folder=own)
-            )
         await write_note(f"{own}/exit.json", attempt.exit(self._lost))
         with contextlib.suppress(TimeoutError, OSError):
-            await apart(lambda: keep_files(files, f"{os.path.dirname(os.path.dirname(own))}"), FOLDER_SECONDS)
+            await apart(lambda: keep_files(files, top), FOLDER_SECONDS)
         self._notify()
 
-    async def _ended(self, attempt: Attempt) -> None:
-        """Wait for the first process of the command, then end those that it left behind."""
+    async def _started(self, attempt: Attempt) -> None:
         assert attempt.child is not None
-        code = await apart(attempt.child.wait, None)
-        attempt.code, attempt.signal = (code, None) if code >= 0 else (None, -code)
-        with contextlib.suppress(TimeoutError):
-            if left := await apart(self._family, ASK_SECONDS):
-                processes.send(left, signal.SIGTERM)
-                await asyncio.sleep(LOOK_SECONDS)
-                processes.send(await apart(self._family, ASK_SECONDS), signal.SIGKILL)
+        top = os.path.join(self._folder, self._place.name)
+        process = {"pid": attempt.child.pid, "start": attempt.start, "started": attempt.started}
+        await write_note(os.path.join(top, "workers", safe_file_name(self._place.name), "proc.json"), process)
+        await write_note(f"{top}/job.json", self._described(attempt))
+
+    async def _all_ended(self, attempt: Attempt) -> None:
+        """Wait for the other processes of this worker; after a failure without a hold only until the verdict."""
+        if self._siblings.running and attempt.own is not None:
+            self._process_ended(self._place.rank, attempt.own)
+        await self._until(lambda: not self._siblings.running or self._signalled is not None or self._is_excused)
+        if self._signalled is not None:  # the platform has sent it to all of them
+            await self._until(lambda: not self._siblings.running, LOG_SECONDS)
         attempt.ended = time.time()
+
+    @property
+    def _is_excused(self) -> bool:
+        """Whether a failure was reported, and nothing keeps those whose command has ended."""
+        return (
+            self._reporting is not None and self._reporting.done() and not self._settings.hold and not self._debugging
+        )
+
+    async def _note_kernel(self, since: float | None) -> None:
+        """Add the kernel's messages after `since` to the log; without it the next ones count from now on."""
+        with contextlib.suppress(TimeoutError, OSError):
+            lines, self._kernel_seen = await apart(lambda: kernel_lines(since), ASK_SECONDS)
+            if self._log is not None and lines:
+                self._log.put("stderr", b"".join(lines))
+
+    def _process_ended(self, rank: int | None, status: int) -> None:
+        """One of several processes of this worker has ended. Its failure is that of the worker, at once."""
+        attempt = self._attempt
+        attempt.take(status)
+        if not status:
+            return
+        attempt.trainer_failed = True
+        if self._log is not None and rank is not None:
+            from atlctl.diagnosis.torchelastic import rank_ended
+
+            self._log.put("stderr", rank_ended(rank, status))
+        if not attempt.stopped and self._signalled is None and self._reporting is None:
+            self._reporting = asyncio.ensure_future(self._report_failure())
+
+    async def _report_failure(self) -> None:
+        """Have the cause of a failure found while others of the worker run, then let go those that have ended."""
+        await self._note_kernel(self._kernel_seen)
+        await self._publish()
+        await self._await_verdict(await self._report_end())
+        if self._judging is not None:
+            await asyncio.gather(self._judging, return_exceptions=True)
+        if not self._settings.hold and not self._debugging:
+            self._siblings.leave_ended()
+        self._notify()
 
     def _watch(self, attempt: Attempt, own: str, loop: asyncio.AbstractEventLoop, data: bytes) -> None:
         """Take output of an attempt, in the thread of its log. `own`: the worker's folder."""
@@ -923,6 +894,13 @@ class Wrapper:
             said = Message("{worker} failed; the others have {seconds:g} s to end")
             self._say(said.filled(worker=worker_name(first), seconds=settle))
         running = await self._settled()
+        own = self._place.index
+        await asyncio.gather(
+            *(
+                self._note_kernel(self._kernel_seen) if index == own else self._ask(index, "kernel", {})
+                for index in running
+            )
+        )
         try:
             about = self._commands.of_job if self._joined else ["--from", self._folder]
             looks = [self._save("verdict.txt", ["errors", *about], VERDICT_SECONDS)]
@@ -936,7 +914,6 @@ class Wrapper:
                 names = fold_names(map(worker_name, running))
                 self._say(Message("ending {workers}", workers=names))
                 wanted = {"grace": 10.0, "keep": bool(self._settings.hold)}
-                own = self._place.index
                 await asyncio.gather(
                     *(self._stop(wanted) if index == own else self._ask(index, "stop", wanted) for index in running)
                 )

@@ -290,6 +290,37 @@ def test_four_workers_with_addresses_of_their_own_a_key_and_no_folder(tmp_path: 
             assert job.codes() == [0, 0, 0]
 
 
+#: Workers with kernel logs in the folder: 1 is killed by the kernel, 0 runs on without a link.
+KERNEL = """\
+if [ $RANK = 1 ]; then
+    echo "3,8,9000000,-;Memory cgroup out of memory: Killed process 1234 (python)" >> kmsg-1; kill -9 $$
+fi
+echo "3,8,9000000,-;mlx5_core 0000:1a:00.0 eth2: Link down" >> kmsg-0
+until [ -e mended ]; do sleep 0.1; done
+"""
+
+
+@pytest.mark.skipif(netns.refused() != "", reason=netns.refused())
+def test_messages_of_the_kernel_are_evidence(tmp_path: Path) -> None:
+    """A message from before the command is not."""
+    before = {}
+    for index in range(2):
+        log = tmp_path / f"kmsg-{index}"
+        log.write_text("3,7,8000000,-;Out of memory: Killed process 99 (python)\n")
+        mounted = 'mount --bind "$0" /dev/kmsg && exec "$@"'
+        before[index] = ["unshare", "--mount", "sh", "-c", mounted, str(log)]
+    with wrapped(tmp_path, 2, before=before) as job:
+        job.start("--settle", "1", "--hold", "10m", "--", "sh", "-c", KERNEL)
+        job.until_said(0, "[memory_limit_kill]")
+        assert "root cause: worker-1" in job.said(0)
+        job.until_said(1, "is kept")
+        logs = [job.atlctl(1, "logs", "--no-prefix", "-w", str(index)).stdout for index in range(2)]
+        assert logs[0] == b"kernel: mlx5_core 0000:1a:00.0 eth2: Link down\n"
+        assert logs[1] == b"kernel: Memory cgroup out of memory: Killed process 1234 (python)\n"
+        (tmp_path / "mended").touch()
+        assert job.atlctl(1, "release").code == 0
+
+
 #: `atlctl` with WORDS; writes its modules to FILE when the command starts, and at the end.
 NOTED = """\
 import json, sys

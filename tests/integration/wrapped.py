@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from atlctl.remote.supervisor.boot import free_port
 from tests.support import proc
 from tests.support.cli import Result, popen_cli, run_cli
+
+W = TypeVar("W", bound="Wrapped")
 
 #: Seconds that everything here may take on a slow machine.
 PATIENCE = 90.0
@@ -32,12 +34,16 @@ class Wrapped:
         self.runs: dict[int, subprocess.Popen[bytes]] = {}
         (self.folder / "shared").mkdir(exist_ok=True)
 
+    def state(self, index: int) -> str:
+        """The state folder of the machine of a wrapper."""
+        return str(self.folder / f"state-{index}")
+
     def env(self, index: int) -> dict[str, str | None]:
         """The environment of a worker: the platform's, with the folder on shared storage."""
         return {
             "RANK": str(index),
             "WORLD_SIZE": str(self.count),
-            "ATLCTL_STATE_DIR": str(self.folder / f"state-{index}"),
+            "ATLCTL_STATE_DIR": self.state(index),
             "ATLCTL_RUN_DIR": str(self.folder / "shared"),
             "ATLCTL_CHECK_ITEMS": "none",
             **self.environ,
@@ -76,7 +82,7 @@ class Wrapped:
 
     def atlctl(self, index: int, *words: str) -> Result:
         """`atlctl WORDS` in a worker, without the variables of the platform: as in a web terminal."""
-        state = str(self.folder / f"state-{index}")
+        state = self.state(index)
         before = self.before.get(index, ())
         return run_cli(*words, before=before, env={"ATLCTL_STATE_DIR": state}, timeout=PATIENCE)
 
@@ -106,15 +112,8 @@ class Wrapped:
 
 
 @contextmanager
-def wrapped(
-    folder: Path,
-    count: int,
-    environ: Mapping[str, str | None] | None = None,
-    before: Mapping[int, Sequence[str]] | None = None,
-) -> Iterator[Wrapped]:
-    """A job; what still runs at the end is killed."""
-    port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    job = Wrapped(folder, count, {**port, **(environ or {})}, before or {})
+def running(job: W) -> Iterator[W]:
+    """What still runs of the job at the end is killed."""
     try:
         yield job
     finally:
@@ -127,3 +126,16 @@ def wrapped(
             except subprocess.TimeoutExpired:
                 run.kill()
                 run.wait()
+
+
+@contextmanager
+def wrapped(
+    folder: Path,
+    count: int,
+    environ: Mapping[str, str | None] | None = None,
+    before: Mapping[int, Sequence[str]] | None = None,
+) -> Iterator[Wrapped]:
+    """A job."""
+    port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with running(Wrapped(folder, count, {**port, **(environ or {})}, before or {})) as job:
+        yield job

@@ -147,20 +147,20 @@ def command(
 
 async def _run(settings: Settings, name: str | None, cmd: list[str]) -> int:
     from atlctl.run.place import place
-    from atlctl.run.wrapper import Wrapper
 
     def told(text: str, tone: Tone) -> None:
         said = Message("atlctl: {text}", text=text)
         say.line(Toned(said, tone, said.filled(text="")), 2)
 
-    wrapper = Wrapper(
-        settings,
-        place(os.environ, name),
-        cmd,
-        lambda text: told(text, Tone.NOTE),
-        lambda text: told(text, Tone.WARN),
-    )
-    return await wrapper.run()
+    post = place(os.environ, name)
+    say_, shout = (lambda text: told(text, Tone.NOTE)), (lambda text: told(text, Tone.WARN))
+    if post.local:
+        from atlctl.run.siblings import SiblingWrapper
+
+        return await SiblingWrapper(post, cmd, settings.wait, say_, shout).run()
+    from atlctl.run.wrapper import Wrapper
+
+    return await Wrapper(settings, post, cmd, say_, shout).run()
 
 
 def _key() -> bytes | None:

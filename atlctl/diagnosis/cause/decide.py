@@ -36,7 +36,6 @@ from atlctl.diagnosis.result import (
 from atlctl.diagnosis.signatures import Matcher
 from atlctl.i18n import Message, joined, plural
 from atlctl.jobs import podnews
-from atlctl.jobs.model import State
 
 #: Errors of a failed restart that reads leftovers of the previous round.
 _STALE = (Sort.MESH, Sort.STORE_LEFT)
@@ -126,7 +125,6 @@ _OPEN = frozenset(
         "preemption",
     }
 )
-_BAD = (State.FAILED, State.HELD, State.LOST)
 #: Categories that mean only that a worker is gone.
 _GONE = frozenset({"node_lost", "network_lost", "rendezvous_timeout"})
 #: The kubelet's message when a container is stopped; after a failed probe it is different.
@@ -150,7 +148,7 @@ def with_platform(job: JudgedJob, answer: Diagnosis) -> Diagnosis:
         worker, found = proven[0]
         cause = _cause(job, worker.worker, found.category, found.text, Confidence.LIKELY)
         return Diagnosis(Verdict.WORKER, (cause,))
-    failed = [worker for worker in job.workers if _failed(worker)]
+    failed = [worker for worker in job.workers if worker.evidence.failed]
     if answer.verdict is not Verdict.NONE or not failed:
         return answer
     causes = tuple(
@@ -293,11 +291,6 @@ def _with_machine(job: JudgedJob, cause: Cause) -> Cause:
         gpu=cause.gpu or (GpuIdentity(None, None, pci) if (pci := hit.match.groups.get("pci")) else None),
         proofs=(*cause.proofs, Proof(cause.worker, hit.line_no, hit.text)),
     )
-
-
-def _failed(worker: WorkerRounds) -> bool:
-    platform = worker.evidence.platform
-    return worker.evidence.state in _BAD or bool(platform and platform.exit_code)
 
 
 def _ending(worker: WorkerRounds) -> str:

@@ -16,7 +16,7 @@ from atlctl.diagnosis.failures import Part, Strength
 from atlctl.diagnosis.joining import AgentEnd, WorkerRounds
 from atlctl.diagnosis.logfacts import LogFacts, SignatureHit
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
-from atlctl.diagnosis.signatures import LineRole
+from atlctl.diagnosis.signatures import FaultScope, LineRole
 from atlctl.diagnosis.torchelastic import ENDINGS, NoteKind
 from atlctl.diagnosis.tracebacks import Raised, Trace
 from atlctl.i18n import Message, joined, plural
@@ -353,6 +353,8 @@ def find_loose(this: Round) -> Diagnosis | None:
         return Diagnosis(Verdict.JOB, (cause,))
     if (own := _of_one_worker(this, candidates, {name for name, _ in traces})) is not None:
         return own
+    if (own := _of_one_machine(this, candidates, roots)) is not None:
+        return own
     if not candidates:
         candidates = [
             _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None)
@@ -386,6 +388,25 @@ def _of_one_worker(this: Round, candidates: Sequence[Cause], ended: set[str]) ->
     return Diagnosis(
         Verdict.WORKER, (replace(made, exception=one.exception, traceback=one.traceback, frame=one.frame),)
     )
+
+
+def _of_one_machine(
+    this: Round, candidates: Sequence[Cause], roots: Sequence[tuple[str, SignatureHit]]
+) -> Diagnosis | None:
+    """The answer if of the workers that have failed one logged a fault of its machine, as the kernel reports it."""
+    job = this.job
+    failed = {worker.worker for worker in job.workers if worker.evidence.failed}
+    found = [(name, hit) for name, hit in roots if name in failed]
+    faults = all(hit.match.signature.scope is FaultScope.WORKER for _, hit in found)
+    if len({name for name, _ in found}) != 1 or not faults or any(cause.exception for cause in candidates):
+        return None
+    if job.incomplete or job.cut or any(worker.elastic for worker in job.workers):
+        return None
+    name, hit = next((one for one in found if one[1].match.death), found[-1])
+    why = Message("only this worker has failed and logged a fault of its machine")
+    proof = Proof(name, hit.line_no, hit.text)
+    made = job.worker_cause(name, hit.match.signature.category, hit.text, Confidence.LIKELY, why, extra=[proof])
+    return Diagnosis(Verdict.WORKER, (made,))
 
 
 _OF_A_THREAD = Message("a thread of it ended so; the log does not show whether the process went on")

@@ -12,6 +12,7 @@ import time
 
 from atlctl.remote import proc
 from atlctl.remote.gpus import FIELDS, FORMAT, REASONS, rows
+from atlctl.remote.kmsg import messages
 from atlctl.remote.sentences import Sentence
 
 from . import children
@@ -119,17 +120,12 @@ def parse_topology(output: str) -> dict[str, int]:
     return kinds
 
 
-def parse_xids(lines: Sequence[str], now: float) -> list[dict[str, Any]]:
-    """Xid messages of the last day in the kernel log: `bus`, `xid`, `age` in seconds, `text`. Lines are in the format
-    of /dev/kmsg: `level,number,microseconds,...;text`."""
+def parse_xids(messages: Sequence[tuple[float, str]], now: float) -> list[dict[str, Any]]:
+    """Xid messages of the last day in the kernel log: `bus`, `xid`, `age` in seconds, `text`."""
     found = []
-    for line in lines:
-        head, _, text = line.partition(";")
-        match, stamps = _XID.search(text), head.split(",")
-        if not match or len(stamps) < 3 or not stamps[2].isdigit():
-            continue
-        age = now - int(stamps[2]) / 1e6
-        if age <= _RECENT:
+    for when, text in messages:
+        match, age = _XID.search(text), now - when
+        if match and age <= _RECENT:
             found.append({"bus": match.group(1), "xid": int(match.group(2)), "age": round(age), "text": text[:300]})
     return found[-_LINES:]
 
@@ -264,24 +260,9 @@ def _links(found: dict[str, Any], limit: float) -> None:
 
 def _xids(found: dict[str, Any]) -> None:
     """Add Xids, if the kernel log is readable. It covers all GPUs of the machine, including other containers' GPUs."""
-    lines: list[str] = []
     try:
-        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        log = messages()
     except OSError as error:
         found["log"] = f"not readable: {error.strerror}"
         return
-    try:
-        while True:
-            try:
-                line = os.read(log, 8192)
-            except BrokenPipeError:
-                continue  # overwritten while it was read
-            except OSError:
-                break  # the end of a non-blocking log
-            if not line:
-                break
-            if b"Xid" in line:
-                lines.append(line.decode("utf-8", "backslashreplace"))
-    finally:
-        os.close(log)
-    found["xids"] = parse_xids(lines, time.monotonic())
+    found["xids"] = parse_xids(log, time.monotonic())

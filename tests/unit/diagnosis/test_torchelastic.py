@@ -19,6 +19,8 @@ from atlctl.diagnosis.torchelastic import (
     NoteKind,
     Summaries,
     parse_error_file,
+    parse_note,
+    rank_ended,
     trainer_failed,
 )
 
@@ -436,3 +438,11 @@ def test_a_failure_that_was_not_the_end(after: bytes) -> None:
 def test_no_failure() -> None:
     assert not trainer_failed([])
     assert not trainer_failed([b"Traceback (most recent call last):", b"ValueError: handled", STEP, b"\xff\0" * 100])
+
+
+@pytest.mark.parametrize(("status", "code", "signal"), [(3, 3, None), (-9, -9, "SIGKILL"), (-37, 128 + 37, None)])
+def test_the_line_of_run_for_one_of_several_processes(status, code, signal):
+    note = parse_note(rank_ended(11, status), 1)
+    assert note is not None
+    assert (note.kind, note.rank, note.exit_code, note.signal) == (NoteKind.FAILED, 11, code, signal)
+    assert note.launcher

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from atlctl.diagnosis.stepfile import read_recorded
 from atlctl.remote.supervisor.logs import CriLog
 from atlctl.run import output
-from atlctl.run.output import Log, Pump, StepsOfOutput, drained
+from atlctl.run.output import Log, Pump, StepsOfOutput, drained, log_files
 
 PATIENCE = 30.0
 
@@ -38,7 +39,7 @@ def _pumped(log: Log, data: bytes) -> bytes:
 
 
 def test_log_has_every_line(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"))
+    log = Log(partial(log_files, str(tmp_path / "log")))
     assert _pumped(log, b"one\ntwo\nthree") == b"one\ntwo\nthree"
     log.close(PATIENCE)
     lines = (tmp_path / "log" / "0.log").read_bytes().splitlines()
@@ -49,7 +50,7 @@ def test_log_has_every_line(tmp_path: Path) -> None:
 def test_log_on_a_hanging_disk_delays_nothing_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = threading.Event()
     monkeypatch.setattr(CriLog, "feed", lambda *_: hanging.wait())
-    log = Log(str(tmp_path / "log"))
+    log = Log(partial(log_files, str(tmp_path / "log")))
     data = b"x" * (3 * output.BUFFER)
     assert _pumped(log, data) == data
     log.close(0.0)
@@ -61,7 +62,7 @@ def test_log_on_a_hanging_disk_delays_nothing_and_counts(tmp_path: Path, monkeyp
 
 def test_log_without_a_folder_loses_all_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    log = Log(str(tmp_path / "file" / "log"))
+    log = Log(partial(log_files, str(tmp_path / "file" / "log")))
     assert _pumped(log, b"line\n") == b"line\n"
     log.close(PATIENCE)
     assert log.lost == 5
@@ -69,7 +70,7 @@ def test_log_without_a_folder_loses_all_and_says_so(tmp_path: Path) -> None:
 
 def test_a_slow_reader_of_the_screen_is_waited_for(tmp_path: Path) -> None:
     """Longer than a pipe that stays open is waited for."""
-    log = Log(str(tmp_path / "log"))
+    log = Log(partial(log_files, str(tmp_path / "log")))
     source, command = os.pipe()
     screen, shown = os.pipe()
     pump = Pump(source, shown, "stdout", log)
@@ -97,7 +98,7 @@ def test_a_slow_reader_of_the_screen_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_stays_open_is_not_waited_for_long(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"))
+    log = Log(partial(log_files, str(tmp_path / "log")))
     source, command = os.pipe()
     with open(os.devnull, "wb") as screen:
         pump = Pump(source, screen.fileno(), "stdout", log)
@@ -108,8 +109,46 @@ def test_a_pipe_that_stays_open_is_not_waited_for_long(tmp_path: Path) -> None:
     log.close(PATIENCE)
 
 
+def test_labelled_lines_are_whole_and_the_screen_is_as_it_was(tmp_path: Path) -> None:
+    """Two processes write one log; one of them labels a line itself, the other one writes a line that is cut."""
+    log = Log(partial(log_files, str(tmp_path / "log")))
+    sides = []
+    for rank in (3, 4):
+        (source, command), (screen, shown) = os.pipe(), os.pipe()
+        sides.append((Pump(source, shown, "stdout", log, b"[rank%d]: " % rank), command, screen, shown))
+    parts = [(b"loss ", b"0.5\n[rank3]: a\nrest"), (b"\n", b"x" * 70_000)]
+    for turn in range(2):
+        for (_, command, _, _), data in zip(sides, parts, strict=True):
+            os.write(command, data[turn])
+    for _, command, _, _ in sides:
+        os.close(command)
+    for (_, _, screen, _), whole in zip(sides, map(b"".join, parts), strict=True):
+        seen = b""
+        while len(seen) < len(whole):
+            seen += os.read(screen, 1 << 16)
+        assert seen == whole
+    drained([pump for pump, *_ in sides], PATIENCE)
+    log.close(PATIENCE)
+    for _, _, screen, shown in sides:
+        os.close(screen)
+        os.close(shown)
+    text = b"".join(
+        line.split(b" ", 3)[3] + (b"\n" if line.split(b" ", 3)[2] == b"F" else b"")
+        for line in (tmp_path / "log" / "0.log").read_bytes().splitlines()
+    ).splitlines()
+    assert [line for line in text if line.startswith(b"[rank3]")] == [
+        b"[rank3]: loss 0.5",
+        b"[rank3]: a",
+        b"[rank3]: rest",
+    ]
+    fourth = [line.removeprefix(b"[rank4]: ") for line in text if line.startswith(b"[rank4]")]
+    assert fourth[0] == b""
+    assert b"".join(fourth) == b"x" * 70_000
+    assert len(text) == 3 + len(fourth)
+
+
 def test_log_goes_on_without_a_screen(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"))
+    log = Log(partial(log_files, str(tmp_path / "log")))
     source, command = os.pipe()
     screen, shown = os.pipe()
     os.close(screen)
@@ -124,7 +163,7 @@ def test_log_goes_on_without_a_screen(tmp_path: Path) -> None:
 
 def test_log_shows_its_bytes_to_a_watcher(tmp_path: Path) -> None:
     seen: list[bytes] = []
-    log = Log(str(tmp_path / "log"), seen.append)
+    log = Log(partial(log_files, str(tmp_path / "log")), seen.append)
     log.put("stdout", b"line\n")
     log.close(PATIENCE)
     assert seen == [b"line\n"]

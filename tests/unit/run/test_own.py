@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from atlctl.remote import kmsg
 from atlctl.run import own
 from atlctl.run.own import CheckFault, OwnCommands, apart
 
@@ -82,3 +83,24 @@ def test_apart_does_not_wait_for_what_hangs() -> None:
 
     asyncio.run(hang())
     ever.set()
+
+
+def test_kernel_lines_are_those_that_explain_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = [
+        (1.0, "Out of memory: Killed process 7 (python)"),
+        (3.0, "NVRM: Xid (PCI:0000:3B:00): 79, pid=7, GPU has fallen off the bus."),
+        (4.0, "NVRM: Xid (PCI:0000:5b:00): 79, pid=7, GPU has fallen off the bus."),
+        (5.0, "br0: port 4(p3) entered disabled state"),
+        (6.0, "Memory cgroup out of memory: Killed process 1234 (python) total-vm:1kB"),
+        (7.0, "mlx5_core 0000:1a:00.0 eth2: Link down"),
+        (8.0, "eth0: renamed"),
+    ]
+    monkeypatch.setattr(kmsg, "messages", lambda: log)
+    (tmp_path / "0000:3b:00.0").mkdir()
+    monkeypatch.setattr(own, "_OWN_GPUS", str(tmp_path))
+    assert own.kernel_lines(None) == ([], 8.0)
+    kept = [log[place][1] for place in (1, 4, 5)]
+    assert own.kernel_lines(2.0) == ([f"kernel: {text}\n".encode() for text in kept], 8.0)
+    assert own.kernel_lines(8.0) == ([], 8.0)
+    monkeypatch.setattr(own, "_OWN_GPUS", str(tmp_path / "none"))
+    assert len(own.kernel_lines(2.0)[0]) == 4

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from atlctl.backends.hosts.hostfile import parse
+from atlctl.backends.hosts.peers import Found
 from atlctl.run.place import own_address, place
 
 
@@ -42,10 +44,80 @@ def test_place_contradiction() -> None:
     assert (found.index, found.count, str(found.odd)) == (0, 1, "RANK is 2, but WORLD_SIZE is 2")
 
 
-@pytest.mark.parametrize("variable", ["SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK"])
-def test_place_of_a_second_process_of_a_host(variable: str) -> None:
-    assert place({variable: "1", "JOB_NAME": "x"}).follows
-    assert not place({variable: "0", "JOB_NAME": "x"}).follows
+@pytest.mark.parametrize(
+    ("environ", "index", "count", "local", "beside", "rank"),
+    [
+        (
+            {
+                "SLURM_NODEID": "2",
+                "SLURM_NNODES": "3",
+                "SLURM_LOCALID": "1",
+                "SLURM_PROCID": "9",
+                "SLURM_STEP_TASKS_PER_NODE": "4(x2),2",
+            },
+            *(2, 3, 1, 2, 9),
+        ),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "13",
+                "OMPI_COMM_WORLD_SIZE": "16",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "5",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
+            },
+            *(1, 2, 5, 8, 13),
+        ),
+        (
+            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
+            *(1, 2, 1, 2, 3),
+        ),
+        (
+            {
+                "RANK": "12",
+                "WORLD_SIZE": "16",
+                "LOCAL_RANK": "4",
+                "LOCAL_WORLD_SIZE": "8",
+                "GROUP_RANK": "1",
+                "GROUP_WORLD_SIZE": "2",
+            },
+            *(1, 2, 4, 8, 12),
+        ),
+        ({"SLURM_NODEID": "0", "SLURM_NNODES": "1", "SLURM_LOCALID": "0", "SLURM_PROCID": "0"}, 0, 1, 0, 1, 0),
+        ({"SLURM_NODEID": "0", "SLURM_NNODES": "1", "SLURM_LOCALID": "1", "SLURM_PROCID": "1"}, 0, 1, 1, 1, 1),
+        (  # torchrun in a task of Slurm
+            {
+                "SLURM_NODEID": "0",
+                "SLURM_NNODES": "2",
+                "SLURM_LOCALID": "0",
+                "SLURM_PROCID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+                "RANK": "6",
+                "WORLD_SIZE": "8",
+                "LOCAL_RANK": "2",
+                "LOCAL_WORLD_SIZE": "4",
+                "GROUP_RANK": "1",
+                "GROUP_WORLD_SIZE": "2",
+            },
+            *(1, 2, 2, 4, 6),
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, 1, 2, 0, 1, None),
+    ],
+)
+def test_place_of_one_of_several_processes_of_a_host(
+    environ: dict[str, str], index: int, count: int, local: int, beside: int, rank: int | None
+) -> None:
+    found = place({"JOB_NAME": "x", **environ})
+    assert (found.index, found.count, found.local, found.beside, found.rank) == (index, count, local, beside, rank)
+    assert found.label == (b"[rank%d]: " % (rank or 0) if beside > 1 else b"")
+
+
+def test_place_by_the_hostfile_of_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --map-by node ranks go round: 1 is the first process of the second host."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("gpu1\ngpu2\ngpu3\n")
+    monkeypatch.setattr("atlctl.run.place.find", lambda _: Found(parse(hosts.read_text(), "hosts").hosts, 1, "here"))
+    variables = {"RANK": "1", "SIZE": "6", "LOCAL_RANK": "0", "LOCAL_SIZE": "2"}
+    found = place({f"OMPI_COMM_WORLD_{name}": value for name, value in variables.items()}, "x")
+    assert (found.index, found.count) == (1, 3)
 
 
 def test_own_address() -> None:

@@ -133,7 +133,7 @@ def test_nonsense_of_the_tool_is_survived(output: str) -> None:
     gpus.parse_links(output)
     assert gpus.parse_slowdowns(output) == {}
     gpus.parse_topology(output)
-    gpus.parse_xids(output.splitlines(), 0.0)
+    gpus.parse_xids([(0.0, line) for line in output.splitlines()], 0.0)
 
 
 def test_where_clocks_are_slowed_for_heat() -> None:
@@ -167,13 +167,13 @@ GPU 00000000:2B:00.0
 
 
 def test_xids_of_the_last_day() -> None:
-    lines = [
-        "3,1,1000000,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.",
-        "3,2,90000000000,-;NVRM: Xid (PCI:0000:1b:00): 31, pid=2, name=python, MMU Fault",
-        "3,3,90001000000,-;eth0: link up",
-        "nonsense Xid",
+    log = [
+        (1.0, "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."),
+        (90000.0, "NVRM: Xid (PCI:0000:1b:00): 31, pid=2, name=python, MMU Fault"),
+        (90001.0, "eth0: link up"),
+        (90002.0, "nonsense Xid"),
     ]
-    assert [(xid["bus"], xid["xid"], xid["age"]) for xid in gpus.parse_xids(lines, 90060.0)] == [("0000:1b:00", 31, 60)]
+    assert [(xid["bus"], xid["xid"], xid["age"]) for xid in gpus.parse_xids(log, 90060.0)] == [("0000:1b:00", 31, 60)]
 
 
 def fact(*, smi: Mapping[str, Any] | None = None, **gpu: Any) -> dict[str, Any]:
