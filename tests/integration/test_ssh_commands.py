@@ -266,15 +266,18 @@ def test_rerun_on_all_hosts_or_on_none(gpus: Cluster) -> None:
     assert lines() == told
     assert b"gpu2: no log before that of its first attempt" in gpus.cli("logs", "again", "--previous", "-w", "1").stderr
 
+    def files() -> list[Path]:
+        return sorted(gpus.home.glob("state?/atlctl/ssh-workers/again/**/*"))
+
     # One host refuses before anything is started, then its supervisor does not start: that of the other one has.
-    own = gpus.home / "state2/atlctl/ssh-workers/again/gpu2"
+    own, before = gpus.home / "state2/atlctl/ssh-workers/again/gpu2", files()
     for part, why in (("env.json", "the record of its environment is damaged"), ("program", "ended at once")):
         (own / part).rename(own / "away")
         run = gpus.cli("rerun", "again", "--yes")
         (own / "away").rename(own / part)
         assert run.code == 1, run
         assert why in problem(run.stderr[run.stderr.index(b"error: ") :])[0]
-        assert (gpus.states("again"), lines()) == (["Failed", "Failed"], told)
+        assert (gpus.states("again"), lines(), files()) == (["Failed", "Failed"], told, before)
 
     (place / "mended").touch()
     run = gpus.cli("rerun", "again", "--yes")

@@ -549,6 +549,7 @@ class _RerunOnHosts(_Dialogue):
         try:
             return await self._all(lambda host: host.step(self._wanted(host), "ready"))
         finally:
+            await self._undo()  # the hosts give up their locks
             await self._close()
 
     def _wanted(self, host: _Host) -> dict[str, Any]:

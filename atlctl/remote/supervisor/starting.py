@@ -206,8 +206,10 @@ class NextAttempt:
         for own in self._own if self._moved else ():
             for name in _OF_ATTEMPT:
                 with contextlib.suppress(OSError):
+                    os.unlink(f"{own}/{name}")
+                with contextlib.suppress(OSError):
                     folders.remove(f"{own}/{name}")
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     os.rename(f"{own}/{name}.{self._moved}", f"{own}/{name}")
         for name, value in self._before.items() if self._moved else ():
             with contextlib.suppress(OSError):
