@@ -923,6 +923,7 @@ class Wrapper:
             said = Message("{worker} failed; the others have {seconds:g} s to end")
             self._say(said.filled(worker=worker_name(first), seconds=settle))
         running = await self._settled()
+        await self._publish()  # the commands below find the job by its record
         try:
             about = self._commands.of_job if self._joined else ["--from", self._folder]
             looks = [self._save("verdict.txt", ["errors", *about], VERDICT_SECONDS)]
