@@ -901,6 +901,7 @@ class Wrapper(Commanding):
                 for index in running
             )
         )
+        await self._publish()  # the commands below find the job by its record
         try:
             about = self._commands.of_job if self._joined else ["--from", self._folder]
             looks = [self._save("verdict.txt", ["errors", *about], VERDICT_SECONDS)]

@@ -1,8 +1,9 @@
-"""`atlctl demo` finds the injected fault and leaves nothing behind."""
+"""`atlctl demo` finds the injected fault, runs a mended script again, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 def no_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Like a fresh installation: PyTorch does not install numpy. It is missing for atlctl and all its processes."""
     tmp_path.joinpath("numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     assert subprocess.run([sys.executable, "-P", "-c", "import numpy"], capture_output=True).returncode == 1
 
 
@@ -52,7 +53,11 @@ def test_it_finds_what_it_injected_and_leaves_nothing_or_a_job_to_play_with() ->
     with registry() as plain, registry() as kept:
         first = plain.popen("demo", stdout=-1, stderr=-1, stdin=subprocess.DEVNULL)
         second = kept.popen("demo", "--keep", stdout=-1, stderr=-1, stdin=subprocess.DEVNULL)
-        right(first, "local", "ps", "exec", "logs", "ps", "errors", "stop")
+        first_scene = ("local", "ps", "exec", "logs", "ps", "errors", "stop")
+        shown = right(first, *first_scene, "local", "ps", "errors", "rerun", "logs")
+        assert "Held (exit 1; 10 min left)" in shown
+        assert "'Tensor' object has no attribute 'backwards'" in shown
+        assert shown.count("done: rank=") == 2
         assert_nothing_is_left(plain)
         shown = right(second, "local", "ps", "exec", "logs", "ps", "errors")
         assert_it_can_be_played_with(kept, shown)
@@ -96,7 +101,12 @@ def assert_it_can_be_played_with(own: Registry, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("moment", "number"),
-    [("Starting takes", signal.SIGINT), ("Starting takes", signal.SIGTERM), ("All ranks train", signal.SIGINT)],
+    [
+        ("Starting takes", signal.SIGINT),
+        ("Starting takes", signal.SIGTERM),
+        ("All ranks train", signal.SIGINT),
+        ("Mend the script", signal.SIGTERM),
+    ],
 )
 def test_interrupted_it_leaves_nothing(moment: str, number: signal.Signals) -> None:
     with registry() as own, own.popen("demo", stdout=-1, stderr=-1) as run:

@@ -266,3 +266,70 @@ def test_a_relative_file_gets_a_note(jobs: Registry) -> None:
     found = run(jobs, "relative", "--", "cat", "train.py", workers=1)
     assert b"""without 'train.py'; write "$PWD/train.py", or add --chdir .\n""" in found.stderr
     assert found.code == 1
+
+
+def again(jobs: Registry, name: str) -> list[str]:
+    """A job whose single worker has failed; its log."""
+    script = 'echo "$OWN $PWD $MASTER_PORT"; echo x >>tries; [ -e mended ] || exit 3'
+    jobs.start(name, 1, "sh", "-c", script, options=("--env", f"OWN={name}"))
+    jobs.until(name, "Failed")
+    port = jobs.folder(name).joinpath("env.json").read_text().partition('"MASTER_PORT": "')[2].partition('"')[0]
+    return [f"{name} {jobs.folder(name)}/workers/worker-0/work {port}"]
+
+
+def text(jobs: Registry, name: str, *options: str) -> list[str]:
+    return jobs.cli("logs", name, *options).stdout.decode().splitlines()
+
+
+def test_rerun_has_the_environment_and_the_folder_of_the_first_attempt(jobs: Registry) -> None:
+    told = again(jobs, "mend")
+    assert text(jobs, "mend") == told
+    dry = jobs.cli("rerun", "mend", "--dry-run", env={"OWN": "another"})
+    assert dry.stderr.splitlines()[1] == b"  workers: worker-0"
+    assert b"  how: attempt 2: sh -c " in dry.stderr
+    assert jobs.states("mend") == ["Failed"]
+    work = jobs.folder("mend") / "workers/worker-0/work"
+    (work / "mended").touch()
+    assert jobs.cli("rerun", "mend", "--yes", env={"OWN": "another"}).code == 0
+    jobs.until("mend", "Succeeded")
+    assert text(jobs, "mend") == text(jobs, "mend", "--previous") == told
+    assert (work / "tries").read_text() == "x\nx\n"
+
+    with socket.create_server(("", int(told[0].split()[-1]))):
+        assert jobs.cli("rerun", "mend", "--yes", "--", "sh", "-c", "echo $MASTER_PORT; exit 4").code == 0
+    jobs.until("mend", "Failed")
+    assert text(jobs, "mend")[0] != told[0].split()[-1]
+    assert jobs.data("ps", "mend")["job"]["uid"] == jobs.data("rerun", "mend", "--dry-run")["uid"]
+    assert jobs.cli("local", "rm", "mend", "--yes").code == 0
+
+
+def test_a_rerun_that_cannot_start_leaves_the_job_as_it_was(jobs: Registry, tmp_path: Path) -> None:
+    told = again(jobs, "stays")
+    files = sorted(path for path in jobs.folder("stays").rglob("*") if path.name != "supervisor.log")
+    (tmp_path / "broken").write_bytes(b"\0\1")
+    (tmp_path / "broken").chmod(0o755)
+    for word, code in (("nowhere", 127), (str(tmp_path), 126), (str(tmp_path / "broken"), 126)):
+        run = jobs.cli("rerun", "stays", "--yes", "--", word)
+        assert run.code == code, run
+        assert text(jobs, "stays") == told
+        assert sorted(path for path in jobs.folder("stays").rglob("*") if path.name != "supervisor.log") == files
+    assert jobs.states("stays") == ["Failed"]
+    assert b"worker-0: this is its first attempt" in jobs.cli("logs", "stays", "--previous").stderr
+
+
+def test_a_rerun_whose_client_is_killed_is_stopped_and_forgets_nothing(jobs: Registry) -> None:
+    told = again(jobs, "cut")
+    shim = (
+        "import os, sys; from atlctl.remote.supervisor import starting; "
+        "starting.NextAttempt.keep = lambda _: os.kill(os.getpid(), 9); "
+        "from atlctl.cli.app import run; run(sys.argv[1:])"
+    )
+    environ = {name: value for name, value in {**os.environ, **jobs.env}.items() if value is not None}
+    words = ("rerun", "cut", "--yes", "--", "sleep", "1000")
+    run = subprocess.run([sys.executable, "-c", shim, *words], env=environ, capture_output=True, timeout=100)
+    assert run.returncode == -signal.SIGKILL, run
+    jobs.until("cut", "Stopped")
+    assert text(jobs, "cut", "--previous") == told
+    assert jobs.cli("rerun", "cut", "--yes", "--", "true").code == 0
+    jobs.until("cut", "Succeeded")
+    assert sorted(path.name for path in jobs.folder("cut").glob("workers/*/log*")) == ["log", "log.1", "log.2"]

@@ -168,7 +168,7 @@ def test_a_log_that_cannot_be_read_is_told_and_the_others_are_shown(jobs: Regist
 def test_previous_is_refused_in_one_line(jobs: Registry) -> None:
     run = jobs.cli("logs", "turns", "--previous")
     assert run.code == 1
-    assert b"local workers are not restarted: there is no previous instance" in run.stderr
+    assert b"worker-0: this is its first attempt" in run.stderr
 
 
 def test_logs_of_a_stopped_job_stay(jobs: Registry) -> None:

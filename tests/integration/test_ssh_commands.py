@@ -246,3 +246,52 @@ def test_a_torchrun_job_across_hosts(gpus: Cluster, tmp_path: Path) -> None:
     assert gpus.cli("stop", "again", "--yes", timeout=60).code == 0
     assert set(gpus.states("again")) == {"Stopped"}
     assert proc.wait_until(lambda: not gpus.running("train.py"))
+
+
+SCRIPT = '#!/bin/sh\necho "rank $RANK in $PWD, $MASTER_PORT, $OWN"\n[ -e mended ] || exit 3\n'
+
+
+def test_rerun_on_all_hosts_or_on_none(gpus: Cluster) -> None:
+    place, port = gpus.home / "place", str(free_port())
+    place.mkdir()
+    (place / "train.sh").write_text(SCRIPT)
+    (place / "train.sh").chmod(0o755)
+    gpus.run("again", "./train.sh", options=("--env", "OWN=a b", "--master-port", port, "--chdir", str(place)))
+    gpus.until_ended("again")
+    told = [f"gpu{number}: rank {number - 1} in {place}, {port}, a b" for number in (1, 2)]
+
+    def lines(*options: str) -> list[str]:
+        return sorted(gpus.cli("logs", "again", *options).stdout.decode().splitlines())
+
+    assert lines() == told
+    assert b"gpu2: no log before that of its first attempt" in gpus.cli("logs", "again", "--previous", "-w", "1").stderr
+
+    def files() -> list[Path]:
+        return sorted(gpus.home.glob("state?/atlctl/ssh-workers/again/**/*"))
+
+    # One host refuses before anything is started, then its supervisor does not start: that of the other one has.
+    own, before = gpus.home / "state2/atlctl/ssh-workers/again/gpu2", files()
+    for part, why in (("env.json", "the record of its environment is damaged"), ("program", "ended at once")):
+        (own / part).rename(own / "away")
+        run = gpus.cli("rerun", "again", "--yes")
+        (own / "away").rename(own / part)
+        assert run.code == 1, run
+        assert why in problem(run.stderr[run.stderr.index(b"error: ") :])[0]
+        assert (gpus.states("again"), lines(), files()) == (["Failed", "Failed"], told, before)
+
+    (place / "mended").touch()
+    run = gpus.cli("rerun", "again", "--yes")
+    assert (run.stdout, run.code) == (b"", 0), run
+    assert b"\n  how: attempt 2: ./train.sh\n" in run.stderr
+    gpus.until("again", "Succeeded")
+    assert lines() == lines("--previous") == told
+
+    gpus.cli("rerun", "again", "--yes", "--", "sh", "-c", "echo other $RANK; exec sleep 1000")
+    assert proc.wait_until(lambda: len(lines()) == 2)
+    assert lines() == ["gpu1: other 0", "gpu2: other 1"]
+    refused = problem(gpus.cli("rerun", "again", "--yes").stderr)
+    assert refused == ("job again is still running", "stop it first: atlctl stop again")
+    assert gpus.cli("stop", "again", "--keep", "--yes").code == 0
+    assert gpus.states("again") == ["Stopped", "Stopped"]
+    assert gpus.data("rerun", "again", "--dry-run")["attempt"] == 4
+    assert gpus.cli("ssh", "rm", "again", "--yes").code == 0

@@ -22,7 +22,6 @@ def jobs() -> Iterator[Registry]:
     ("words", "text"),
     [
         (("stop", "stays", "--delete"), "--delete is for jobs of a cluster"),
-        (("stop", "stays", "--keep"), "--keep is for jobs of a cluster"),
         (("stop", "stays", "--out", "x", "--no-save"), "--out and --no-save exclude each other"),
         (("resume", "stays"), "a job of this machine cannot be resumed: its processes are gone"),
     ],

@@ -136,7 +136,7 @@ def main() -> int:
     options = parser.parse_args()
     demos, rounds, pods = Series("`atlctl demo`"), Series("property tests"), Series("`exec`, 1,000 pods with faults")
     for _ in range(options.demos):
-        demos.add([sys.executable, "-m", "atlctl", "demo"], timeout=180)
+        demos.add([sys.executable, "-m", "atlctl", "demo"], timeout=240)
         sys.stderr.write(demos.row + "\n")
     for seed in range(options.rounds):
         pytest = [sys.executable, "-m", "pytest", "-q", "-m", "hypothesis", "--ignore=tests/benchmarks"]

@@ -7,9 +7,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from atlctl.backends.base import Plan, StopRequest, StopResult, as_it_is, some_of
+from atlctl.backends.base import Argv, Plan, StopRequest, StopResult, as_it_is, some_of
 from atlctl.i18n import Message
-from atlctl.jobs.errors import UsageError
+from atlctl.jobs.errors import AtlctlError, UsageError
 from atlctl.jobs.fields import text, whole
 from atlctl.jobs.model import Job, Worker
 
@@ -29,13 +29,12 @@ class SupervisedBackend:
         return ()
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
-        for asked, option in ((request.delete, "--delete"), (request.keep, "--keep")):
-            if asked:
-                raise UsageError(Message("{option} is for jobs of a cluster", option=option), f"atlctl stop {job.name}")
+        if request.delete:
+            raise UsageError(Message("--delete is for jobs of a cluster"), f"atlctl stop {job.name}")
         running = tuple(worker for worker in workers if worker.state.active)
         if not running:
             return Plan(job, (), "signal", nothing=as_it_is(job))
-        kept = Message("logs and exit codes, until '{removal} {job}'; not reversible: the processes are gone")
+        kept = Message("logs and exit codes, until '{removal} {job}'; to start it again: atlctl rerun {job}")
         kept = kept.filled(removal=self.removal, job=job.name)
         how = Message(
             "SIGTERM to each worker's process group, then SIGKILL after {grace:g} s to the processes that remain",
@@ -44,10 +43,10 @@ class SupervisedBackend:
         facts = (("workers", some_of(job, running)), ("how", how), ("kept", kept))
         return Plan(job, running, "signal", facts, ends_terminal=True, steps=request.grace)
 
-    async def plan_resume(self, job: Job) -> Plan:  # noqa: ARG002 - none of them can be
+    async def plan_resume(self, job: Job) -> Plan:
         raise UsageError(
             Message("a job {where} cannot be resumed: its processes are gone", where=self.where),
-            Message("start it again"),
+            f"atlctl rerun {job.name}",
         )
 
     async def carry_out(
@@ -74,6 +73,11 @@ class SupervisedBackend:
     @abstractmethod
     async def remove(self, job: Job) -> None:
         """Remove what is left of a job that has ended. Raises AtlctlError if that cannot be done, or only in part."""
+
+    @abstractmethod
+    async def rerun(self, job: Job, argv: Argv | None, *, dry_run: bool) -> Mapping[str, dict[str, Any] | AtlctlError]:
+        """Start the command of an ended or kept job again, or `argv`: on all workers or on none. Returns what each
+        worker starts, or why it does not. `dry_run`: only that. Raises AtlctlError."""
 
     @abstractmethod
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from atlctl.backends.base import ExecRequest, Listing, LogLine, LogRequest, Plan, StopResult
+from atlctl.backends.base import Argv, ExecRequest, Listing, LogLine, LogRequest, Plan, StopResult
 from atlctl.backends.hosts import logs, registry
 from atlctl.backends.hosts.backend import SupervisedBackend, ended
 from atlctl.backends.hosts.execution import ControlClient, LocalExecution
@@ -93,7 +93,7 @@ class LocalBackend(SupervisedBackend):
         found = self._same(job)
         folder = registry.worker_folder(found.folder, worker.name)
         ended = Ended({"supervisor": found.supervisor}, folder) if request.follow else None
-        async for batch in logs.read(f"{folder}/log", request, ended):
+        async for batch in logs.read(logs.folder_of(folder, request), request, ended):
             yield batch
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
@@ -128,6 +128,14 @@ class LocalBackend(SupervisedBackend):
                     Message("job {job} was restarted meanwhile", job=job.name), Message("run the command again")
                 ) from None
             registry.remove(found.folder)
+
+    async def rerun(self, job: Job, argv: Argv | None, *, dry_run: bool) -> Mapping[str, dict[str, Any] | AtlctlError]:
+        from atlctl.backends.hosts.starting import rerun_here
+
+        registry.must_have_ended(job)
+        ready = await asyncio.to_thread(rerun_here, job.name, job.uid, argv, dry_run=dry_run)
+        names = [worker.name for worker in job.workers]
+        return {name: {**ready, "chdir": registry.working_folder(job.name, name)} for name in names}
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
         """See `Controller.stop`. Workers whose supervisor is gone have ended with it."""

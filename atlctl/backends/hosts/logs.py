@@ -26,6 +26,13 @@ PIECES = MAX_LINE // (16 * 1024) + 64
 _EMPTY = [b""] * 3
 
 
+def folder_of(own: str, request: LogRequest) -> str:
+    """The folder of the log that is wanted, of the worker in the folder `own`. Raises AtlctlError."""
+    if (folder := logs.of_attempt(own, previous=request.previous)) is None:
+        raise AtlctlError(Message("this is its first attempt"), Message("leave out --previous"))
+    return folder
+
+
 async def read(
     folder: str, request: LogRequest, ended: Callable[[], bool] | None
 ) -> AsyncGenerator[Sequence[LogLine], None]:
@@ -33,10 +40,6 @@ async def read(
 
     While following, an empty batch says that nothing new has come. Raises AtlctlError for a file that cannot be read.
     """
-    if request.previous:
-        raise AtlctlError(
-            Message("local workers are not restarted: there is no previous instance"), Message("leave out --previous")
-        )
     moment = int((request.since or 0) * 1e9)
     joiner = Joiner(moment)
     with closing(logs.Reader(folder)) as reader:
@@ -47,7 +50,7 @@ async def read(
             moment=moment,
             pieces=PIECES,
             longest=MAX_LINE,
-            ended=ended,
+            ended=None if request.previous else ended,
         )
         try:
             for block in blocks:

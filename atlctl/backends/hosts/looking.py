@@ -106,11 +106,6 @@ async def lines(
 ) -> AsyncGenerator[Sequence[LogLine], None]:
     """As `LogSource.lines`; a log that is followed continues after lost connections, each of which is reported to
     `waiting`. Raises AtlctlError if the log cannot be read or was cut off."""
-    if request.previous:
-        raise AtlctlError(
-            Message("workers on hosts are not restarted: there is no previous instance"),
-            Message("leave out --previous"),
-        )
     reading = _Reading(record, name, request)
     while True:
         try:
@@ -143,6 +138,7 @@ class _Reading:
             "since": stamp(moment) if request.since else "",
             "moment": moment,
             "follow": request.follow,
+            "previous": request.previous,
             "pieces": PIECES,
             "longest": MAX_LINE,
         }

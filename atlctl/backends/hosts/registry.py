@@ -185,6 +185,12 @@ def running(name: str, hint: Message | None = None) -> AtlctlError:
     return AtlctlError(Message("job {job} is still running", job=name), hint)
 
 
+def must_have_ended(job: Job) -> None:
+    """Raise AtlctlError if a worker runs. Of one whose state is unknown its host decides."""
+    if any(worker.state.active and worker.state is not State.UNKNOWN for worker in job.workers):
+        raise running(job.name)
+
+
 def occupied(name: str) -> Message:
     """The hint where the name of a job that runs is wanted for another one."""
     return Message("{command}, or {advice}", command=f"atlctl stop {name}", advice=OTHER_NAME)

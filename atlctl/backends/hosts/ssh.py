@@ -23,19 +23,18 @@ from atlctl.backends.base import (
     some_of,
 )
 from atlctl.backends.guarded.asking import file_of, living, told_by
-from atlctl.backends.hosts import asking, logs, looking, records, runs, stopping, wrappers
+from atlctl.backends.hosts import asking, logs, looking, records, registry, runs, stopping, wrappers
 from atlctl.backends.hosts.backend import SupervisedBackend
 from atlctl.backends.hosts.connect import Connections
 from atlctl.backends.hosts.lists import HostList
 from atlctl.backends.hosts.records import RUN, SSH, Record
-from atlctl.backends.hosts.registry import running
 from atlctl.backends.hosts.states import Seen
 from atlctl.backends.hosts.stream import SshExecutor, Within
 from atlctl.backends.questions import ask_each
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, UsageError, no_answer
 from atlctl.jobs.model import Job, RankMap, State, Usage, Worker
-from atlctl.jobs.naming import fold_names, meant_job, natural_key, safe_file_name
+from atlctl.jobs.naming import fold_names, meant_job, safe_file_name
 from atlctl.remote.gpus import QUERY, parse
 from atlctl.remote.sending import shell
 
@@ -204,15 +203,15 @@ class SshBackend(SupervisedBackend):
 
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncGenerator[Sequence[LogLine], None]:
         record = self._owned(job)
-        shared = None if record.access is None else _shared_log(record, worker.name, previous=request.previous)
+        shared = None if record.access is None else _shared(record, worker.name)
 
         def ended() -> bool:
-            return os.path.exists(f"{os.path.dirname(shared or '')}/exit.json")
+            return os.path.exists(f"{shared}/exit.json")
 
         reading = (
             looking.lines(self._asking(record), record, worker.name, request, self._waiting)
             if shared is None
-            else logs.read(shared, replace(request, previous=False), ended if request.follow else None)
+            else logs.read(logs.folder_of(shared, request), request, ended if request.follow else None)
         )
         async with aclosing(reading) as batches:
             async for batch in batches:
@@ -245,7 +244,7 @@ class SshBackend(SupervisedBackend):
             return Plan(job, running, "keep", facts, steps=request.grace)
         plan = await super().plan_stop(job, workers, request)
         # The supervisors of other jobs outlive their workers; a wrapper ends with its command.
-        stays = record.access is None or _shared_log(record, record.workers[-1].name) is not None
+        stays = record.access is None or _shared(record, record.workers[-1].name) is not None
         return replace(plan, loses_logs=not stays)
 
     async def check(self, plan: Plan) -> None:
@@ -263,6 +262,16 @@ class SshBackend(SupervisedBackend):
             return await self._end_wrapped(job, names, grace, keep=False)
         return await stopping.stop(self._asking(record), record, names, grace)
 
+    async def rerun(self, job: Job, argv: Argv | None, *, dry_run: bool) -> Mapping[str, dict[str, Any] | AtlctlError]:
+        record = self._owned(job)
+        if record.access is None:
+            from atlctl.backends.hosts.starting import rerun
+
+            registry.must_have_ended(job)
+            return await rerun(lambda hosts: SshExecutor(self._connections, hosts), record, argv, dry_run=dry_run)
+        details = {"step": "prepare" if dry_run else "go", **({} if argv is None else {"argv": list(argv.words)})}
+        return await self.ask_wrappers(job, list(record.hosts), "rerun", details, _SECONDS)
+
     async def _end_wrapped(self, job: Job, names: Sequence[str], grace: float, *, keep: bool) -> list[StopResult]:
         details = {"grace": grace, "keep": keep}
         answers = await self.ask_wrappers(job, names, "stop", details, grace + stopping.MARGIN_SECONDS)
@@ -273,7 +282,7 @@ class SshBackend(SupervisedBackend):
     async def left_of(self, job: Job) -> str:
         record = self._owned(job)
         if record.access is not None:
-            raise running(job.name)
+            raise registry.running(job.name)
         unknown = [worker for worker in job.workers if worker.state is State.UNKNOWN]
         if unknown:
             names, folder = fold_names(worker.name for worker in unknown), os.path.join(records.RECORDS.root, job.name)
@@ -283,7 +292,7 @@ class SshBackend(SupervisedBackend):
                 Message("if a host is gone for good, forget the job: rm -r {folder}", folder=folder),
             )
         if any(worker.state.active for worker in job.workers):
-            raise running(job.name)
+            raise registry.running(job.name)
         return Message(
             "its logs and records on {hosts}, and its record on this machine", hosts=fold_names(record.hosts)
         )
@@ -352,16 +361,11 @@ class SshBackend(SupervisedBackend):
         return record
 
 
-def _shared_log(record: Record, name: str, *, previous: bool = False) -> str | None:
-    """The folder of the log of a worker of `atlctl run` if it is on shared storage: it can be read without the worker,
-    which may be gone. `previous`: that of the attempt before."""
+def _shared(record: Record, name: str) -> str | None:
+    """The folder of a worker of `atlctl run` if it is on shared storage: its log can be read without the worker, which
+    may be gone."""
     own = f"{record.placed(name).folder}/workers/{safe_file_name(name)}"
-    try:
-        logs = [entry for entry in os.listdir(own) if entry.partition(".")[0] == "log"]
-    except OSError:
-        return None
-    chosen = max(logs, key=natural_key, default=None) if previous and len(logs) > 1 else "log"
-    return f"{own}/{chosen}" if chosen in logs else None
+    return own if os.path.isdir(f"{own}/log") else None
 
 
 def within(record: Record) -> dict[str, Within]:

@@ -8,13 +8,16 @@ connected: if a host fails or this process dies, the workers are ended again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,12 +30,12 @@ from atlctl.backends.hosts.looking import look
 from atlctl.backends.hosts.records import Claim, Placed, Record
 from atlctl.backends.hosts.stopping import remove_folders, stop
 from atlctl.i18n import Message, joined
-from atlctl.jobs.errors import NO_PYTHON, AtlctlError, ExitCode, NothingMatched, Unreachable, UsageError
+from atlctl.jobs.errors import NO_PYTHON, AtlctlError, ExitCode, NothingMatched, Replaced, Unreachable, UsageError
 from atlctl.jobs.fields import whole
 from atlctl.jobs.naming import check_job_name, fold_names, safe_file_name
 from atlctl.jobs.statedir import ensure_dir, file_error, state_dir
 from atlctl.remote.supervisor import boot
-from atlctl.remote.supervisor.starting import Start, environment
+from atlctl.remote.supervisor.starting import NextAttempt, Start, environment
 from atlctl.remote.supervisor.telling import Refused
 
 _log = logging.getLogger(__name__)
@@ -147,7 +150,7 @@ def start_here(spec: StartSpec, workers: int) -> StartedHere:
         registry.sweep(root)
         name = spec.name or _free_name(root)
         _check_free(name)
-        port = _port(spec.master_port)
+        port = _port(spec.master_port, DEFAULT_PORT)
         old = registry.set_aside(root, name)
         begun = Start(os.path.join(root, name))
         try:
@@ -186,9 +189,9 @@ def _check_free(name: str) -> None:
         )
 
 
-def _port(wanted: int | None) -> int:
+def _port(wanted: int | None, first: int) -> int:
     taken = {entry.master_port or 0 for entry in registry.load_all()[0] if entry.presence == "alive"}
-    port = boot.choose_port(wanted, DEFAULT_PORT, taken)
+    port = boot.choose_port(wanted, first, taken)
     if port is None:
         raise AtlctlError(
             Message("port {port} is in use", port=wanted), Message("omit --master-port, and a free port is chosen")
@@ -204,34 +207,71 @@ def _begin(begun: Start, name: str, count: int, port: int, spec: StartSpec) -> N
         workers = [{**worker, "chdir": place} for worker in workers]
     wanted = {**spec.described(name, "127.0.0.1", count), "workers": workers}
     inherited = {as_utf8(key): as_utf8(value) for key, value in os.environ.items()}
-    where = str(Path(boot.__file__).absolute().parents[3])
-
-    def supervisor(link: int) -> int:
-        process = boot.begin(where, begun.folder, link)
-        process.returncode = 0  # it outlives this command: no zombie of ours, no warning about it
-        return process.pid
-
     ensure_dir(begun.folder)
     for worker in workers:
         for part in ("work", "log"):
             ensure_dir(f"{begun.folder}/workers/{worker['name']}/{part}")
+    with _errors_here(begun.folder, spec.argv.words[0] if spec.chdir is None else None):
+        env = environment(wanted, inherited, as_utf8(state_dir()))
+        begun.go(wanted, env, port, partial(_supervisor, begun.folder))
+
+
+def _supervisor(folder: str, link: int) -> int:
+    process = boot.begin(str(Path(boot.__file__).absolute().parents[3]), folder, link)
+    process.returncode = 0  # it outlives this command: no zombie of ours, no warning about it
+    return process.pid
+
+
+@contextlib.contextmanager
+def _errors_here(folder: str, program: str | None) -> Iterator[None]:
+    """The errors of a start on this machine, for the user. `program`: the command's, if each worker has its own working
+    folder."""
     try:
-        begun.go(wanted, environment(wanted, inherited, as_utf8(state_dir())), port, supervisor)
+        yield
     except OSError as error:
-        raise file_error(error, error.filename or begun.folder) from error
+        raise file_error(error, error.filename or folder) from error
     except boot.Failed as failed:
         hint = Message("try again; is the machine overloaded?") if failed.late else None
         raise AtlctlError(str(failed), hint) from None
     except Refused as refused:
-        code = refused.told["code"]
+        why = Message("the workers could not be started: {why}", why=str(refused))
+        code = refused.told.get("code")
+        if code is None:
+            raise AtlctlError(why) from None
         near = None
-        if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE) and spec.chdir is None:
-            path = os.path.abspath(spec.argv.words[0])
+        if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE) and program is not None:
+            path = os.path.abspath(program)
             here = Message(" (here: {path})", path=path) if os.path.isfile(path) else ""
             near = Message("each worker runs in its own folder: use a program in PATH or an absolute path{here}")
             near = near.filled(here=here)
-        why = Message("the workers could not be started: {why}", why=str(refused))
         raise CannotStartError(why, near, code) from None
+
+
+def rerun_here(name: str, uid: str, argv: Argv | None, *, dry_run: bool) -> dict[str, Any]:
+    """Start the next attempt of an ended job of this machine: its command, or `argv`. Returns what it starts.
+    `dry_run`: only that. Raises as `start_here`; then the job is as it was."""
+    with registry.locked() as root:
+        registry.sweep(root)
+        folder, record = registry.LOCAL.load(name, lambda folder, record: (folder, record))
+        if record["uid"] != uid:
+            raise Replaced(name)
+        with _errors_here(folder, None):
+            following = NextAttempt(folder, record)
+            ready = following.ready(_words(argv))
+            if dry_run:
+                return ready
+            try:
+                port = _port(None, ready["port"])
+                following.go(ready["argv"], ready["attempt"], port, partial(_supervisor, folder))
+                following.keep()
+            except BaseException:
+                following.undo()
+                raise
+            return ready
+
+
+def _words(argv: Argv | None) -> list[str] | None:
+    return None if argv is None else [as_utf8(word) for word in argv.words]
 
 
 # On hosts
@@ -364,27 +404,37 @@ class _Host:
         await self._execution.aclose()
 
 
-class _StartOnHosts:
-    """One start of one job."""
+class _Dialogue:
+    """The steps of one start with all hosts."""
 
-    def __init__(
-        self, executors: Executors, spec: StartSpec, where: Mapping[str, Host], claim: Claim, timeout: float
-    ) -> None:
+    #: Whether the folders on the hosts are made by this start.
+    _makes_folders = True
+
+    def __init__(self, executors: Executors, where: Mapping[str, Host], claim: Claim, timeout: float) -> None:
         self._executor = executors(where)
-        self._spec, self._where, self._claim = spec, where, claim
+        self._where, self._claim = where, claim
         self._hosts = {name: _Host(self._executor, name, index, timeout) for index, name in enumerate(where)}
-        master_addr = spec.master_addr or next(iter(where.values())).name
-        self._described = spec.described(claim.name, master_addr, len(where))
         self._record: Record | None = None
+        self._hostfile: str | None = None
+
+    @abstractmethod
+    def _wanted(self, host: _Host) -> dict[str, Any]:
+        """The first line for a host."""
+
+    @abstractmethod
+    def _placed(self, ready: Mapping[str, Mapping[str, Any]]) -> tuple[Record, dict[str, Any]]:
+        """The job's record, and the details of the order to go, from the answers of the hosts. Raises AtlctlError for
+        a malformed answer."""
 
     async def run(self) -> Record:
         """Raises as `start`, and Taken."""
         try:
             ready = await self._all(lambda host: host.step(self._wanted(host), "ready"))
-            record = self._placed(ready)
+            record, order = self._placed(ready)
             self._claim.write(record)
             self._record = record
-            await self._all(lambda host: host.step({"do": "go", "port": record.master_port}, "started"))
+            order = {"do": "go", "port": record.master_port, **order}
+            await self._all(lambda host: host.step(order, "started"))
             await self._all(self._keep)
         except AtlctlError as error:
             if left := await self._undo():
@@ -392,7 +442,7 @@ class _StartOnHosts:
                 _reword(error, text.filled(why=error.message, hosts=fold_names(left)))
                 error.hint = f"atlctl stop {self._claim.name}"
             elif error.hint is None and isinstance(error, Unreachable):
-                path = self._spec.hostfile or "FILE"
+                path = self._hostfile or "FILE"
                 error.hint = Message("check the hosts: atlctl doctor --hostfile {path}", path=path)
             raise
         except BaseException:
@@ -401,7 +451,10 @@ class _StartOnHosts:
         else:
             return record
         finally:
-            await asyncio.gather(*[host.close() for host in self._hosts.values()])
+            await self._close()
+
+    async def _close(self) -> None:
+        await asyncio.gather(*[host.close() for host in self._hosts.values()])
 
     async def _all(self, step: Callable[[_Host], Awaitable[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
         """Take one step on all hosts. Raises AtlctlError that names the hosts on which it failed."""
@@ -415,6 +468,36 @@ class _StartOnHosts:
         told = await host.step({"do": "keep"}, "kept")
         host.kept = True
         return told
+
+    async def _undo(self) -> list[str]:
+        """End what was begun everywhere; the workers of which that is not proven. Their record stays."""
+        hosts = self._hosts
+        await asyncio.gather(*[host.undo() for host in hosts.values()])
+        if self._record is None:
+            return []
+        kept = [name for name, host in hosts.items() if host.kept]
+        if kept:
+            results = await stop(self._executor, self._record, kept, 0.0)
+            for result in results:
+                hosts[result.worker].clean = result.how != "not-stopped"
+            if self._makes_folders:
+                await remove_folders(self._executor, self._record, kept)
+        left = [name for name, host in hosts.items() if not host.clean]
+        if not left:
+            self._claim.withdraw()
+        return left
+
+
+class _StartOnHosts(_Dialogue):
+    """One start of one job."""
+
+    def __init__(
+        self, executors: Executors, spec: StartSpec, where: Mapping[str, Host], claim: Claim, timeout: float
+    ) -> None:
+        super().__init__(executors, where, claim, timeout)
+        self._spec, self._hostfile = spec, spec.hostfile
+        master_addr = spec.master_addr or next(iter(where.values())).name
+        self._described = spec.described(claim.name, master_addr, len(where))
 
     def _wanted(self, host: _Host) -> dict[str, Any]:
         spec = self._spec
@@ -430,8 +513,7 @@ class _StartOnHosts:
             "workers": [_worker(host.name, host.index)],
         }
 
-    def _placed(self, ready: Mapping[str, Mapping[str, Any]]) -> Record:
-        """Make the record from the answers of the hosts. Raises AtlctlError for a malformed answer."""
+    def _placed(self, ready: Mapping[str, Mapping[str, Any]]) -> tuple[Record, dict[str, Any]]:
         spec = self._spec
         workers = []
         for name, host in self._where.items():
@@ -439,10 +521,7 @@ class _StartOnHosts:
             if not isinstance(folder, str) or not folder.startswith("/"):
                 raise asking.unclear().at(name)
             workers.append(Placed(name, host, folder))
-        port = whole(ready[workers[0].name].get("port"))
-        if port is None or not 0 < port < 65536:
-            raise asking.unclear().at(workers[0].name)
-        return Record(
+        record = Record(
             name=self._claim.name,
             uid=self._described["uid"],
             created=self._described["created"],
@@ -450,26 +529,63 @@ class _StartOnHosts:
             hostfile=spec.hostfile,
             chdir=spec.chdir,
             master_addr=self._described["master_addr"],
-            master_port=port,
+            master_port=_port_of(workers[0].name, ready),
             workers=tuple(workers),
         )
+        return record, {}
 
-    async def _undo(self) -> list[str]:
-        """End what was begun everywhere; the workers of which that is not proven. Their record stays."""
-        hosts = self._hosts
-        await asyncio.gather(*[host.undo() for host in hosts.values()])
-        if self._record is None:
-            return []
-        kept = [name for name, host in hosts.items() if host.kept]
-        if kept:
-            results = await stop(self._executor, self._record, kept, 0.0)
-            for result in results:
-                hosts[result.worker].clean = result.how != "not-stopped"
-            await remove_folders(self._executor, self._record, kept)
-        left = [name for name, host in hosts.items() if not host.clean]
-        if not left:
-            self._claim.withdraw()
-        return left
+
+class _RerunOnHosts(_Dialogue):
+    """The next attempt of an ended job: its command, or `argv`."""
+
+    _makes_folders = False
+
+    def __init__(self, executors: Executors, record: Record, argv: Argv | None, claim: Claim, timeout: float) -> None:
+        super().__init__(executors, record.hosts, claim, timeout)
+        self._old, self._argv, self._hostfile = record, _words(argv), record.hostfile
+
+    async def ready(self) -> dict[str, dict[str, Any]]:
+        """The next attempt of each host. Nothing is started."""
+        try:
+            return await self._all(lambda host: host.step(self._wanted(host), "ready"))
+        finally:
+            await self._undo()  # the hosts give up their locks
+            await self._close()
+
+    def _wanted(self, host: _Host) -> dict[str, Any]:
+        return {**self._old.details(host.name), "again": self._argv, "chooses_port": host.index == 0}
+
+    def _placed(self, ready: Mapping[str, Mapping[str, Any]]) -> tuple[Record, dict[str, Any]]:
+        port = _port_of(self._old.workers[0].name, ready)
+        argv = self._old.argv if self._argv is None else tuple(self._argv)
+        numbers = [whole(told.get("attempt")) or 0 for told in ready.values()]
+        return replace(self._old, argv=argv, master_port=port), {"attempt": max(numbers)}
+
+
+def _port_of(name: str, ready: Mapping[str, Mapping[str, Any]]) -> int:
+    """The MASTER_PORT that the host of worker `name` has chosen. Raises AtlctlError."""
+    port = whole(ready[name].get("port"))
+    if port is None or not 0 < port < 65536:
+        raise asking.unclear().at(name)
+    return port
+
+
+async def rerun(
+    executors: Executors, record: Record, argv: Argv | None, *, dry_run: bool, timeout: float = 60.0
+) -> dict[str, dict[str, Any]]:
+    """Start the next attempt of an ended job on hosts: its command, or `argv`. `dry_run`: nothing is started; returns
+    what each worker would start. Raises as `start`; then the job is as it was."""
+    claim = Claim(record.name)
+    try:
+        if claim.old is None or claim.old.uid != record.uid:
+            raise Replaced(record.name)
+        dialogue = _RerunOnHosts(executors, record, argv, claim, timeout)
+        if dry_run:
+            return await dialogue.ready()
+        await dialogue.run()
+        return {}
+    finally:
+        claim.release()
 
 
 def _together(errors: Mapping[str, AtlctlError]) -> Exception:

@@ -1,9 +1,10 @@
-"""`atlctl demo`: the tool's main job on a real failing torchrun job on this machine, narrated."""
+"""`atlctl demo`: real failing jobs on this machine, narrated: the cause is found, and a script is mended in place."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import importlib.util
 import json
 import os
@@ -12,7 +13,8 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,7 +38,10 @@ POLL_SECONDS = 0.3
 #: A reader of our stdout that is slower than this may see lines out of order.
 FLUSH_SECONDS = 60.0
 
-_SCRIPT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "demo_job", "launch.sh")
+_JOB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "demo_job")
+_SCRIPT = os.path.join(_JOB, "launch.sh")
+#: The second scene: a line of the training script, the bug in its place, and for how long the workers are kept.
+_RIGHT, _WRONG, _HOLD = "loss.backward()", "loss.backwards()", "10m"
 #: This very installation, whatever the current folder holds.
 _PROGRAM = (sys.executable, "-P", "-m", "atlctl")
 
@@ -55,7 +60,8 @@ def command(
 
 
 class _Demo:
-    """One run: start, look around, break, diagnose, stop, clean up, and judge what was found."""
+    """One run. First scene: start, look around, break, diagnose, stop, clean up, and judge what was found. Second one:
+    a script with a bug fails under `atlctl run`, is mended, and runs again on the same workers."""
 
     def __init__(self, keep: bool) -> None:
         self._keep = keep
@@ -63,12 +69,19 @@ class _Demo:
         self._rank = secrets.randbelow(WORKERS * PROCESSES)
         self._worker = f"worker-{self._rank // PROCESSES}"
         self._started = False
+        self._backend = "local"
         self._trains: set[int] = set()
 
     async def run(self) -> int:
         with tempfile.TemporaryDirectory(prefix="atlctl-demo-") as folder:
             try:
                 await self._act(os.path.join(folder, "fault"))
+                if not self._keep:
+                    await self._clean_up()
+                right = Message("Right: rank {rank} on {worker} was damaged, and rank {rank} on {worker} was found.")
+                self._say(right.filled(rank=self._rank, worker=self._worker))
+                if not self._keep:
+                    await self._mend(folder)
             except AtlctlError as error:
                 if self._started:
                     self._keep = True
@@ -80,9 +93,57 @@ class _Demo:
                     await self._clean_up()
         if not self._keep and self._name in await self._jobs():
             raise AtlctlError(Message("the demo did not remove its job"), f"atlctl local rm {self._name}")
-        right = Message("Right: rank {rank} on {worker} was damaged, and rank {rank} on {worker} was found.")
-        self._say(right.filled(rank=self._rank, worker=self._worker))
         return 0
+
+    async def _mend(self, folder: str) -> None:
+        """The second scene."""
+        self._name += "-run"
+        self._say(
+            Message(
+                "Second scene: the workers of another job are wrapped by 'atlctl run', as in a launch script. This "
+                "time the training script has a bug."
+            )
+        )
+        _write_with_bug(f"{folder}/train.py")
+        start = ["local", "run", "--name", self._name, "--workers", str(WORKERS)]
+        wrapper = ["run", "--name", self._name, "--hold", _HOLD, "--items", "none"]
+        train = ["train.py", "--steps", "20"]
+        env = {
+            "ATLCTL_RUN_DIR": f"{folder}/runs",
+            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+            "OMP_NUM_THREADS": "1",
+            **_caches(folder),
+        }
+        shown = f"{shlex.join(start)} --detach -- atlctl {shlex.join(wrapper)} -- python {shlex.join(train)}"
+        words = [*start, "--chdir", folder, *_settings(env), "--detach", "--"]
+        await self._show(*words, *_PROGRAM, *wrapper, "--", sys.executable, *train, shown=shown)
+        self._started, self._backend = True, "ssh"
+        with say.doing(Message("waiting until the workers are kept"), limit=START_SECONDS):
+            verdict = f"{glob.escape(folder)}/runs/*/*/*/verdict.json"
+            await self._until(lambda: self._all_kept(verdict), START_SECONDS, Message("the workers were not kept"))
+        self._say(Message("The training has failed on all ranks, and the workers are kept: Held, with the time left."))
+        await self._show("ps", self._name)
+        await self._show("errors", self._name)
+        self._say(Message("Mend the script, and start it again on the same workers."))
+        await self._run("sed", "-i", f"s/{_WRONG}/{_RIGHT}/", "train.py", folder=folder)
+        await self._show("rerun", self._name, "--yes")
+        self._backend = "local"
+        with say.doing(Message("waiting until the training has succeeded"), limit=START_SECONDS):
+            await self._until(self._succeeded, START_SECONDS, Message("the second attempt did not succeed"))
+        await self._show("logs", self._name, "--tail", "1")
+        self._say(Message("Both ranks have trained to the end; the workers are released."))
+
+    async def _all_kept(self, verdict: str) -> bool:
+        if not glob.glob(verdict):  # else a command every other second would slow the start down
+            return False
+        workers = (await self._quietly("ps", self._name))["data"]["workers"]
+        return {worker["state"] for worker in workers} == {State.HELD}
+
+    async def _succeeded(self) -> bool:
+        job = await local().get_job(self._name)
+        if job.state is State.FAILED:
+            raise AtlctlError(Message("the second attempt has failed"))
+        return job.state is State.SUCCEEDED
 
     async def _act(self, fault: str) -> None:
         self._say(
@@ -97,13 +158,11 @@ class _Demo:
             "PYTHON": sys.executable,
             "ATLCTL_DEMO_FAULT_FILE": fault,
             "ATLCTL_DEMO_FAULT_RANK": str(self._rank),
-            # PyTorch makes this folder when it is imported, else in the temporary folder for good.
-            "TORCHINDUCTOR_CACHE_DIR": os.path.join(os.path.dirname(fault), "inductor"),
+            **_caches(os.path.dirname(fault)),
         }
-        settings = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
         start = ["local", "run", "--name", self._name, "--workers", str(WORKERS)]
         shown = f"{shlex.join(start)} --detach -- bash launch.sh"
-        await self._show(*start, *settings, "--detach", "--", "bash", _SCRIPT, shown=shown)
+        await self._show(*start, *_settings(env), "--detach", "--", "bash", _SCRIPT, shown=shown)
         self._started = True
         limit = human_age(START_SECONDS)
         self._say(Message("Starting takes some seconds, {limit} at most: every process imports torch.", limit=limit))
@@ -152,6 +211,7 @@ class _Demo:
         """Whatever happened before: end the job and remove its entry. An interrupted start may have left one."""
         if not self._started and self._name not in await self._jobs():
             return
+        self._started, self._backend = False, "local"
         with say.doing(Message("removing job {job}", job=self._name)):
             with contextlib.suppress(AtlctlError):
                 await self._quietly("stop", self._name, "--yes", "--grace", "2")
@@ -227,21 +287,29 @@ class _Demo:
         stays = Message("The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}")
         self._say(stays.filled(name=self._name))
 
+    def _environment(self) -> dict[str, str]:
+        """The demo's job is one of this machine, or of wrappers on it, whatever cluster is configured."""
+        return {**os.environ, BACKEND_VARIABLE: self._backend}
+
     async def _show(self, *words: str, shown: str | None = None) -> None:
-        """Run a command as a user would, its output going where ours goes. Raises AtlctlError when it fails."""
-        context().writer.put("stdout", f"$ atlctl {shown or shlex.join(words)}\n".encode())
-        await asyncio.to_thread(context().writer.flush, FLUSH_SECONDS)
-        with undisturbed():
-            process = await asyncio.create_subprocess_exec(*_PROGRAM, *words, env=_environment())
-            code = await _wait(process)
+        """Run atlctl as a user would, its output going where ours goes. Raises AtlctlError when it fails."""
+        code = await self._run(*_PROGRAM, *words, shown=f"atlctl {shown or shlex.join(words)}")
         if code != 0:
             raise AtlctlError(_exited(words, code))
+
+    async def _run(self, *words: str, shown: str | None = None, folder: str | None = None) -> int:
+        """Show a command line and run it; returns its exit code."""
+        context().writer.put("stdout", f"$ {shown or shlex.join(words)}\n".encode())
+        await asyncio.to_thread(context().writer.flush, FLUSH_SECONDS)
+        with undisturbed():
+            process = await asyncio.create_subprocess_exec(*words, env=self._environment(), cwd=folder)
+            return await _wait(process)
 
     async def _quietly(self, *words: str) -> dict[str, Any]:
         """Run a command and return its JSON document (empty if it prints none)."""
         asked = words if words[0] == "local" else (*words, "-o", "json")
         process = await asyncio.create_subprocess_exec(
-            *_PROGRAM, *asked, env=_environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *_PROGRAM, *asked, env=self._environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         output, errors = await process.communicate()
         if process.returncode != 0:
@@ -254,9 +322,18 @@ def _exited(words: Sequence[str], code: int | None) -> Message:
     return Message("'atlctl {command}' exited with {code}", command=words[0], code=code)
 
 
-def _environment() -> dict[str, str]:
-    """The demo's job is one of this machine, whatever cluster is configured."""
-    return {**os.environ, BACKEND_VARIABLE: "local"}
+def _caches(folder: str) -> dict[str, str]:
+    """PyTorch makes this folder when it is imported, else in the temporary folder for good."""
+    return {"TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "inductor")}
+
+
+def _settings(env: Mapping[str, str]) -> list[str]:
+    return [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+
+
+def _write_with_bug(path: str) -> None:
+    script = Path(_JOB, "train.py").read_text(encoding="utf-8")
+    Path(path).write_text(script.replace(_RIGHT, _WRONG), encoding="utf-8")
 
 
 def _release(fault: str) -> None:

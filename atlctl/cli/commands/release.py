@@ -8,6 +8,9 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.naming import fold_names
 
+#: Seconds for the answers of all workers.
+_SECONDS = 30.0
+
 TEXT = Message(
     "For jobs of 'atlctl run' whose workers are kept, by its --hold or by 'atlctl stop --keep'. A worker whose command "
     "still runs is not held when it ends."
@@ -24,11 +27,17 @@ def command(job: options.OwnJob = None, job_option: options.JobOption = None) ->
 
 
 async def _release(argument: str | None, option: str | None) -> int:
-    from atlctl.cli.commands.rerun import SECONDS, wrapped_job
+    from atlctl.backends.hosts.records import RUN
+    from atlctl.backends.hosts.ssh import SshBackend
+    from atlctl.cli.commands.rerun import not_of_run
+    from atlctl.cli.target import backend, find_job
 
-    source, job = await wrapped_job(argument, option)
+    source = backend(argument, option)
+    job = await find_job(source, argument, option, reads_only=False, plan=True)
+    if not isinstance(source, SshBackend) or job.kind != RUN:
+        raise not_of_run(job)
     names = [worker.name for worker in job.workers]
-    answers = await source.ask_wrappers(job, names, "release", {}, SECONDS)
+    answers = await source.ask_wrappers(job, names, "release", {}, _SECONDS)
     for name, answer in answers.items():
         if isinstance(answer, AtlctlError):
             say.warning(Message("{worker}: {why}", worker=name, why=answer.message))

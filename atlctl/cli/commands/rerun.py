@@ -15,18 +15,16 @@ from atlctl.jobs.naming import fold_names
 from atlctl.render.palette import Tone, Toned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from atlctl.backends.hosts.ssh import SshBackend
+    from atlctl.backends.base import Argv
+    from atlctl.backends.hosts.backend import SupervisedBackend
     from atlctl.jobs.model import Job
 
-#: Seconds for the answers of all workers to each of the two steps.
-SECONDS = 30.0
 BEHIND = "cmd"
 
 TEXT = Message(
-    "For jobs of 'atlctl run' whose workers are kept, by its --hold or by 'atlctl stop --keep'. Each worker starts the "
-    "command in its original environment and folder, as a new attempt with a new log: on all workers or on none."
+    "For jobs of 'atlctl run' whose workers are kept, by its --hold or by 'atlctl stop --keep', and for ended jobs of "
+    "'atlctl local run' and 'atlctl ssh run'. Each worker starts the command in its original environment and folder, "
+    "as a new attempt with a new log: on all workers or on none."
 )
 EXAMPLES = Message(
     """\
@@ -50,53 +48,51 @@ def command(
     return run_async(lambda: _rerun(job, job_option, tuple(cmd or ()), yes=yes, dry_run=dry_run, output=output))
 
 
-async def wrapped_job(argument: str | None, option: str | None) -> tuple[SshBackend, Job]:
-    """The job of `atlctl run` that is named, or that of this worker. Raises NothingMatched for another."""
-    from atlctl.backends.hosts.records import RUN
-    from atlctl.backends.hosts.ssh import SshBackend
-    from atlctl.cli.target import backend, find_job
-
-    source = backend(argument, option)
-    job = await find_job(source, argument, option, reads_only=False, plan=True)
-    if not isinstance(source, SshBackend) or job.kind != RUN:
-        raise NothingMatched(
-            Message("job {job} was not started with 'atlctl run'", job=job.name),
-            Message("start the command of each worker with: {command}", command="atlctl run -- CMD"),
-        )
-    return source, job
+def not_of_run(job: Job) -> NothingMatched:
+    return NothingMatched(
+        Message("job {job} was not started with 'atlctl run'", job=job.name),
+        Message("start the command of each worker with: {command}", command="atlctl run -- CMD"),
+    )
 
 
 async def _rerun(
     argument: str | None, option: str | None, cmd: tuple[str, ...], *, yes: bool, dry_run: bool, output: str
 ) -> int:
+    from atlctl.backends.base import Argv
+    from atlctl.backends.hosts.backend import SupervisedBackend
+    from atlctl.backends.hosts.records import RUN
     from atlctl.cli.commands.stop import described, tell_facts
     from atlctl.cli.prompt import confirm
-    from atlctl.cli.target import stated
+    from atlctl.cli.target import backend, find_job, stated
 
-    source, job = await wrapped_job(argument, option)
-    names = [worker.name for worker in job.workers]
-    details: dict[str, Any] = {"argv": list(cmd)} if cmd else {}
+    source = backend(argument, option)
+    job = await find_job(source, argument, option, reads_only=False, plan=True)
+    if not isinstance(source, SupervisedBackend):
+        raise not_of_run(job)
+    names, argv = [worker.name for worker in job.workers], Argv(cmd) if cmd else None
     with say.doing(Message("asking the workers of job {job}", job=job.name)):
-        ready = await _all(source, job, names, {**details, "step": "prepare"})
+        ready = await _all(source, job, argv, dry_run=True)
     what = Message("job {job}", job=job.name)
     head = Message("starts {what} again", what=what)
     say.line(Toned(head.filled(what=described(what, job, stated(argument, option))), Tone.STRONG, head), 2)
     lines = {shlex.join(map(str, one.get("argv", ()))) for one in ready.values()}
     folders = {str(one.get("chdir", "")) for one in ready.values()}
     attempt = max((one["attempt"] for one in ready.values() if isinstance(one.get("attempt"), int)), default=0)
+    as_now = Message("variables are those of the first start; limits, mounts and temporary files are those of now")
     tell_facts(
         (
             ("workers", fold_names(names)),
             ("how", Message("attempt {number}: {command}", number=attempt, command="; ".join(sorted(lines)))),
-            ("where", "; ".join(sorted(folders))),
-            ("kept", Message("the log of the attempt before: {command}", command="atlctl logs --previous")),
+            ("where", fold_names(folders)),
+            ("kept", Message("the log of the attempt before: {command}", command=f"atlctl logs {job.name} --previous")),
+            *(() if job.kind == RUN else (("note", as_now),)),
         )
     )
     if not dry_run:
         if not yes:
             confirm(Message("Start {what} again?", what=what), Message("nothing was started"))
         with say.doing(Message("starting the workers")):
-            await _all(source, job, names, {**details, "step": "go"})
+            await _all(source, job, argv, dry_run=False)
         say.line(Message("started: {workers}", workers=fold_names(names)))
     else:
         say.note(Message("dry run: nothing was started"))
@@ -105,15 +101,15 @@ async def _rerun(
     return 0
 
 
-async def _all(source: SshBackend, job: Job, names: list[str], details: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+async def _all(source: SupervisedBackend, job: Job, argv: Argv | None, *, dry_run: bool) -> dict[str, dict[str, Any]]:
     """The answers of all workers. Raises AtlctlError unless every one agrees."""
-    answers = await source.ask_wrappers(job, names, "rerun", details, SECONDS)
+    answers = await source.rerun(job, argv, dry_run=dry_run)
     refused = [(name, answer.message) for name, answer in answers.items() if isinstance(answer, AtlctlError)]
     if refused:
         reasons = "; ".join(f"{who}: {why}" for who, why in say.by_reason(refused))
         raise AtlctlError(
             Message("nothing was started: {why}", why=reasons)
-            if details["step"] == "prepare"
+            if dry_run
             else Message("not started everywhere: {why}", why=reasons),
             Message("end what runs, and keep the workers: {command}", command=f"atlctl stop --keep {job.name}"),
         )

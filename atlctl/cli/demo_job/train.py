@@ -118,7 +118,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=PEER_TIMEOUT))
     rank, world = dist.get_rank(), dist.get_world_size()
-    say(f"joined: rank={rank} world={world} local_rank={os.environ['LOCAL_RANK']}")
+    say(f"joined: rank={rank} world={world} local_rank={os.environ.get('LOCAL_RANK', 0)}")
     train(rank, options.steps, options.print_every)
     dist.destroy_process_group()
     say(f"done: rank={rank}")

@@ -236,11 +236,7 @@ def remove(wanted: dict[str, Any]) -> dict[str, Any]:
         if found is not None and found.get("uid") != wanted["uid"]:
             return {"event": "removed"}  # removed before, and another job is there
         if found is not None:
-            presence, place = folders.presence(found)
-            if presence == "alive":
-                raise Refused("running", "it still runs")
-            if presence == "elsewhere":
-                raise Refused("elsewhere", f"it may still run on {place}")
+            folders.must_have_ended(found)
         folders.delete(folder)
         return {"event": "removed"}
     finally:

@@ -167,6 +167,15 @@ def presence(found: dict[str, Any]) -> tuple[str, str]:
         raise Refused("failed", "its record on this host is damaged") from error
 
 
+def must_have_ended(found: dict[str, Any]) -> None:
+    """Raise Refused if a record's supervisor is alive, or may be on another machine."""
+    here, place = presence(found)
+    if here == "alive":
+        raise Refused("running", "it still runs")
+    if here == "elsewhere":
+        raise Refused("elsewhere", f"it may still run on {place}")
+
+
 def remove(folder: str) -> None:
     """Remove a job's folder, if there is one. `job.json` goes first: without it the folder is not a job.
 

@@ -19,7 +19,7 @@ from contextlib import closing
 from typing import Any, BinaryIO
 
 from . import folders
-from .telling import say, write
+from .telling import Refused, say, write
 
 PIECE = 16 * 1024
 READ_SIZE = 1 << 18
@@ -140,6 +140,23 @@ def files(folder: str) -> list[str]:
         return []
     rotated = sorted(name for name in found if name.startswith("0.log."))
     return [f"{folder}/{name}" for name in (*rotated, *(["0.log"] if "0.log" in found else []))]
+
+
+def attempts(own: str) -> list[int]:
+    """The numbers of the attempts before this one whose logs are in a worker's folder `own`, in order."""
+    try:
+        names = os.listdir(own)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[4:]) for name in names if name.startswith("log.") and name[4:].isdigit())
+
+
+def of_attempt(own: str, *, previous: bool) -> str | None:
+    """The folder of a worker's log; `previous`: that of the attempt before, None if there was none."""
+    if not previous:
+        return f"{own}/log"
+    earlier = attempts(own)
+    return f"{own}/log.{earlier[-1]}" if earlier else None
 
 
 class Reader:
@@ -424,7 +441,11 @@ def log(wanted: dict[str, Any]) -> None:
     record = folders.record(folder, wanted["uid"])
     own = f"{folder}/workers/{wanted['worker']}"
     folders.presence(record)
-    with closing(Reader(f"{own}/log")) as reader:
+    previous = wanted["previous"]
+    chosen = of_attempt(own, previous=previous)
+    if chosen is None:
+        raise Refused("failed", "no log before that of its first attempt")
+    with closing(Reader(chosen)) as reader:
         mark = wanted["mark"]
         say({"event": "log", "resumed": mark is not None and reader.go_on(*mark)})
         blocks = lines(
@@ -434,7 +455,7 @@ def log(wanted: dict[str, Any]) -> None:
             moment=wanted["moment"],
             pieces=wanted["pieces"],
             longest=wanted["longest"],
-            ended=Ended(record, own) if wanted["follow"] else None,
+            ended=Ended(record, own) if wanted["follow"] and not previous else None,
             goes_on=mark is not None,
         )
         try:

@@ -1,6 +1,6 @@
 """Starts a job's workers on this machine, in step with other hosts: a line of JSON in, a line of JSON out.
 
-  specification       ready      everything is prepared, nothing runs
+  specification       ready      everything is prepared, nothing runs; with `again` the next attempt of a job
   go                  started    it runs, and will be ended unless it is kept
   keep                kept       it stays, even without the client
   undo, or nothing    undone     everything is removed (`left`: something does not end)
@@ -11,6 +11,7 @@ If the client disappears, the start is undone: at the end of standard input, or 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from typing import Any, NoReturn
 from . import boot, folders, processes
 from .asked import answer
 from .boot import KEEP
+from .logs import attempts
 from .telling import Refused, explained, say
 
 #: Maximum bytes of a client's line: a command line and an environment. The kernel allows 6 MiB for each.
@@ -47,14 +49,15 @@ def start(wanted: dict[str, Any]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, _leave)
     try:
-        begun = _Told({**wanted, **_hear()})
+        wanted = {**wanted, **_hear()}
     except _Gone:
         return
+    begun = _NextTold(wanted) if "again" in wanted else _Told(wanted)
     try:
         say({"event": "ready", **begun.prepare()})
         order = _hear()
         if order["do"] == "go":
-            begun.go(order["port"])
+            begun.go(order)
             say({"event": "started"})
             order = _hear()
         if order["do"] == "keep":
@@ -119,7 +122,8 @@ class Start:
             **{key: wanted[key] for key in ("name", "uid", "created", "argv", "workers", "failure_markers")},
             **{key: wanted[key] for key in ("log_max_bytes", "log_max_files")},
             "master_port": port,
-            "umask": boot.umask(),
+            "umask": wanted.get("umask", boot.umask()),
+            "attempt": wanted.get("attempt", 1),
         }
         folders.write_json(f"{self.folder}/spec.json", spec)
         folders.write_json(f"{self.folder}/env.json", {**env, "MASTER_PORT": str(port)})
@@ -152,6 +156,150 @@ class Start:
         return True
 
 
+#: Files of one attempt in a worker's folder. The working folder stays.
+_OF_ATTEMPT = ("log", "exit.json", "proc.json", "trainer.json", "stopping")
+
+
+class NextAttempt:
+    """The next attempt of a job in its folder, with the environment and working folders of the one before. `undo`
+    restores what was there, until `keep`."""
+
+    def __init__(self, folder: str, record: dict[str, Any]) -> None:
+        """`record`: the content of `job.json`. Raises Refused unless all workers have ended."""
+        folders.must_have_ended(record)
+        self.folder = folder
+        before = {name: folders.read_json(f"{folder}/{name}.json") or {} for name in ("spec", "env")}
+        self._spec, self._env = before["spec"], before["env"]
+        if not (str(self._env.get("MASTER_PORT")).isdigit() and self._spec.get("workers")):
+            raise Refused("failed", "the record of its environment is damaged")
+        self._before = {"job": record, **before}
+        self._own = [f"{folder}/workers/{one.get('folder', one['name'])}" for one in self._spec["workers"]]
+        self._start = Start(folder)
+        self._moved = 0
+
+    def ready(self, argv: list[str] | None) -> dict[str, Any]:
+        """The next attempt: the same command, or `argv`. Raises Refused if it cannot be started."""
+        argv = argv or self._spec["argv"]
+        places = [one.get("chdir") or f"{own}/work" for one, own in zip(self._spec["workers"], self._own)]  # noqa: B905
+        for place in sorted(set(places)):
+            check(argv, place, self._env)
+        earlier = max(number for own in self._own for number in (0, *attempts(own)))
+        return {"argv": argv, "chdir": places[0], "attempt": earlier + 2, "port": int(self._env["MASTER_PORT"])}
+
+    def go(self, argv: list[str], number: int, port: int, begin: Callable[[int], int]) -> None:
+        """Start it as attempt `number`. Raises as `Start.go`."""
+        self._moved = number - 1
+        for own in self._own:
+            for name in _OF_ATTEMPT:
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(f"{own}/{name}", f"{own}/{name}.{self._moved}")
+            folders.private(f"{own}/log")
+        self._start.go({**self._spec, "argv": argv, "attempt": number}, self._env, port, begin)
+
+    def keep(self) -> None:
+        self._start.keep()
+
+    def undo(self) -> bool:
+        """End what was started, and restore the attempt before; False if something does not end."""
+        if not self._start.end():
+            return False
+        for own in self._own if self._moved else ():
+            for name in _OF_ATTEMPT:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{own}/{name}")
+                with contextlib.suppress(OSError):
+                    folders.remove(f"{own}/{name}")
+                with contextlib.suppress(OSError):
+                    os.rename(f"{own}/{name}.{self._moved}", f"{own}/{name}")
+        for name, value in self._before.items() if self._moved else ():
+            with contextlib.suppress(OSError):
+                folders.write_json(f"{self.folder}/{name}.json", value)
+        return True
+
+
+def check(argv: list[str], place: str, env: Mapping[str, str]) -> None:
+    """Raise Refused with the error of a shell for the working folder and the command."""
+    if not os.path.isdir(place):
+        raise Refused("cannot_start", f"{place}: no such folder", code=125)
+    if not os.access(place, os.X_OK):
+        raise Refused("cannot_start", f"{place}: permission denied", code=125)
+    word = argv[0]
+    folder_list = [""] if "/" in word else os.get_exec_path(env)
+    paths = [os.path.join(place, folder, word) for folder in folder_list]
+    if not any(os.path.exists(path) for path in paths):
+        raise Refused("cannot_start", f"{word}: command not found", code=127)
+    if not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths):
+        raise Refused("cannot_start", f"{word}: cannot be executed", code=126)
+
+
+def begin_apart(folder: str, link: int) -> int:
+    """Start the supervisor through a process that exits at once: it is then not a child of this process and does
+    not have the guard's mark, so that only the socket decides whether it stays."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b""
+        try:
+            env = {key: value for key, value in os.environ.items() if key != "ATLCTL_EXEC"}
+            # No bytecode cache: only this job uses the program.
+            said = str(boot.begin(f"{folder}/program", folder, link, env, "-B").pid).encode()
+        except OSError as error:
+            said = f"{error.filename}: {error.strerror}".encode()
+        finally:
+            os.write(writer, said)
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        said = file.read()
+    os.waitpid(child, 0)
+    if not said.isdigit():
+        raise Refused("failed", said.decode("utf-8", "replace") or "the supervisor could not be started")
+    return int(said)
+
+
+def _undisturbed() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+class _NextTold:
+    """The next attempt of one worker for a remote client."""
+
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        self._wanted = wanted
+        self.folder = wanted["folder"]
+        self._lock: folders.Lock | None = None
+        self._next: NextAttempt | None = None
+        self._argv: list[str] = []
+
+    def prepare(self) -> dict[str, Any]:
+        folders.record(self.folder, self._wanted["uid"])  # the lock needs the folder
+        self._lock = folders.Lock(self.folder)
+        self._next = NextAttempt(self.folder, folders.record(self.folder, self._wanted["uid"]))
+        ready = self._next.ready(self._wanted["again"])
+        self._argv = ready["argv"]
+        if self._wanted["chooses_port"]:
+            ready["port"] = boot.choose_port(None, ready["port"])
+        return ready
+
+    def go(self, order: dict[str, Any]) -> None:
+        assert self._next is not None
+        self._next.go(self._argv, order["attempt"], order["port"], functools.partial(begin_apart, self.folder))
+
+    def keep(self) -> None:
+        assert self._next is not None
+        assert self._lock is not None
+        self._next.keep()
+        self._lock.release()
+
+    def undo(self) -> bool:
+        _undisturbed()
+        undone = self._next is None or self._next.undo()
+        if self._lock is not None:
+            self._lock.release()
+        return undone
+
+
 class _Told:
     """The start of one worker for a remote client. `undo` reverts it until `keep`."""
 
@@ -177,7 +325,7 @@ class _Told:
         self._ours = True
         self._place = os.path.normpath(os.path.join(os.getcwd(), self._wanted["chdir"] or "."))
         self._env = environment(self._wanted, os.environ, self._state)
-        self._check()
+        check(self._wanted["argv"], self._place, self._env)
         port = self._port() if self._wanted["chooses_port"] else None
         for part in ("", "/program", "/workers", *self._parts()):
             folders.private(self.folder + part)
@@ -226,20 +374,6 @@ class _Told:
             )
         os.rename(self.folder, self._aside)
 
-    def _check(self) -> None:
-        """The error of a shell for the working folder and the command."""
-        if not os.path.isdir(self._place):
-            raise Refused("cannot_start", f"{self._place}: no such folder", code=125)
-        if not os.access(self._place, os.X_OK):
-            raise Refused("cannot_start", f"{self._place}: permission denied", code=125)
-        word = self._wanted["argv"][0]
-        folder_list = [""] if "/" in word else os.get_exec_path(self._env)
-        paths = [os.path.join(self._place, folder, word) for folder in folder_list]
-        if not any(os.path.exists(path) for path in paths):
-            raise Refused("cannot_start", f"{word}: command not found", code=127)
-        if not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths):
-            raise Refused("cannot_start", f"{word}: cannot be executed", code=126)
-
     def _port(self) -> int:
         wanted = self._wanted["port"]
         port = boot.choose_port(wanted, self._wanted["default_port"])
@@ -247,36 +381,13 @@ class _Told:
             raise Refused("failed", f"port {wanted} is in use there")
         return port
 
-    def go(self, port: int) -> None:
+    def go(self, order: dict[str, Any]) -> None:
         """Start the supervisor and the worker. Raises as `Start.go`."""
         workers = [
             {**worker, "folder": self._wanted["own"], "chdir": self._place} for worker in self._wanted["workers"]
         ]
-        self._start.go({**self._wanted, "workers": workers}, self._env, port, self._begin)
-
-    def _begin(self, link: int) -> int:
-        """Start the supervisor through a process that exits at once: it is then not a child of this process and does
-        not have the guard's mark, so that only the socket decides whether it stays."""
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            said = b""
-            try:
-                env = {key: value for key, value in os.environ.items() if key != "ATLCTL_EXEC"}
-                # No bytecode cache: only this job uses the program.
-                said = str(boot.begin(f"{self.folder}/program", self.folder, link, env, "-B").pid).encode()
-            except OSError as error:
-                said = f"{error.filename}: {error.strerror}".encode()
-            finally:
-                os.write(writer, said)
-                os._exit(0)
-        os.close(writer)
-        with open(reader, "rb") as file:
-            said = file.read()
-        os.waitpid(child, 0)
-        if not said.isdigit():
-            raise Refused("failed", said.decode("utf-8", "replace") or "the supervisor could not be started")
-        return int(said)
+        begin = functools.partial(begin_apart, self.folder)
+        self._start.go({**self._wanted, "workers": workers}, self._env, order["port"], begin)
 
     def keep(self) -> None:
         self._start.keep()
@@ -287,8 +398,7 @@ class _Told:
 
     def undo(self) -> bool:
         """End everything started and restore the previous state; False if something does not end."""
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
-            signal.signal(number, signal.SIG_IGN)
+        _undisturbed()
         if self._lock is None:
             return True  # the content is not from this start
         if not self._start.end():

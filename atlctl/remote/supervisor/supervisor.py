@@ -91,8 +91,9 @@ class Supervisor:
                 kept = False
             launcher.close()
             if not kept:
-                with contextlib.suppress(OSError):
-                    os.unlink(f"{self.folder}/job.json")
+                if self.spec.get("attempt", 1) == 1:  # else this would forget the attempts before
+                    with contextlib.suppress(OSError):
+                        os.unlink(f"{self.folder}/job.json")
                 self.stop(self._workers, 0.0)
 
         self._loop.read(launcher.fileno(), hear)

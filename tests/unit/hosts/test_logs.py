@@ -54,9 +54,16 @@ def test_no_log_at_all(tmp_path: Path) -> None:
     assert read(tmp_path, LogRequest(tail=5)) == []
 
 
-def test_no_previous_instance(tmp_path: Path) -> None:
-    with pytest.raises(AtlctlError, match="previous"):
-        read(tmp_path, LogRequest(previous=True))
+def test_the_log_of_the_attempt_before(tmp_path: Path) -> None:
+    wanted = LogRequest(previous=True)
+    for name in ("log", "log.new", "exit.json.1"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(AtlctlError, match="its first attempt"):
+        logs.folder_of(str(tmp_path), wanted)
+    for number in (9, 10):
+        (tmp_path / f"log.{number}").mkdir()
+    assert logs.folder_of(str(tmp_path), wanted) == f"{tmp_path}/log.10"
+    assert logs.folder_of(str(tmp_path), LogRequest()) == f"{tmp_path}/log"
 
 
 def test_lines_that_are_no_lines_are_shown(tmp_path: Path) -> None:
