@@ -6,6 +6,7 @@ A link that is slower than others or loses packets is measured again, alone, bef
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -219,11 +220,19 @@ class _Throughput:
             return {pair: slow.get(pair, False) for pair in todo}
 
         bad = await confirm(self._names, fair, suspects, look)
+        told = self._told(fair, bad, starved)
+        for name in shared(told.links):
+            await look([p for p in fair if p[0] == name and p not in best and p[::-1] not in best])
+            low = {p for p in best if name in p and p not in starved and best[p] < SLOWISH * median(beside)}
+            if name in (slower := self._told(fair, bad | low, starved)).workers:
+                told, bad = slower, bad | low
         known = median(beside)
-        unjudged = {pair for pair in starved - bad if pair[::-1] in starved or pair[::-1] not in fair}
-        told = accused(self._names, [pair for pair in fair if pair not in unjudged], bad)
         self._accuse(told, bad, _SLOW_ADVICE, lambda ways: _speed([best[way] for way in ways if way in best], known))
         return None
+
+    def _told(self, fair: Mapping[Pair, Rate], bad: set[Pair], starved: set[Pair]) -> PairBlame:
+        unjudged = {pair for pair in starved - bad if pair[::-1] in starved or pair[::-1] not in fair}
+        return accused(self._names, [pair for pair in fair if pair not in unjudged], bad)
 
     def _inside(self, pair: Pair) -> bool:
         """Whether both workers are on one machine and there are several machines."""
@@ -385,6 +394,13 @@ def controls(rates: Mapping[Pair, Rate], apart: Collection[Pair], most: int) -> 
     fast = sorted((pair for pair in rates if pair not in apart), key=lambda pair: -rates[pair].bytes_per_s)
     skipped = max(0, (len(fast) - most) // 4)
     return fast[skipped : skipped + most]
+
+
+def shared(links: Iterable[Pair]) -> list[str]:
+    """The workers at which several of these links end. One that is slow, and not much slower than SLOW, shows as some
+    slow links."""
+    ends = Counter(name for pair in links for name in pair)
+    return [name for name, count in ends.most_common() if count > 1]
 
 
 def batches(todo: Iterable[Pair], apart: bool) -> list[list[Pair]]:

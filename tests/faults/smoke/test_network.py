@@ -19,7 +19,7 @@ from atlctl.smoke.findings import Culprit, Severity, SmokeVerdict
 from atlctl.smoke.run import LIGHT_SECONDS, check_links
 from atlctl.smoke.session import Session
 from tests.faults.smoke import driving, netns
-from tests.faults.smoke.cases import MIXED, SINGLE, Case, mixed, single
+from tests.faults.smoke.cases import MBIT, MIXED, SINGLE, Case, mixed, single
 from tests.support.needs import needs
 from tests.support.plainhosts import PlainHosts, workers
 
@@ -54,6 +54,26 @@ def test_faults_at_once_are_told_apart(count):
     case = mixed(count, 4, random.Random(count))
     told = case.run()
     assert (told.accused, told.nobody) == (case.wanted, []), f"{case.faults}\n{told.lines()}"
+
+
+@spaces
+@pytest.mark.parametrize("mbit", [MBIT, 0.56 * MBIT])
+def test_slow_links_of_a_slower_host_name_the_host(mbit):
+    """And the links, if the other links of the host are as fast as those of others."""
+    with netns.Network(6, MBIT) as network:
+        network.rate(2, mbit)
+        for other in (0, 1, 4):
+            network.slow_link(2, other, 0.3 * MBIT)
+        told = driving.drive(network.hosts(), network.workers)
+    links = {frozenset((f"worker-{other}", "worker-2")) for other in (0, 1, 4)}
+    assert (told.accused, told.nobody) == (links if mbit == MBIT else {frozenset(("worker-2",))}, []), told.lines()
+
+
+@spaces
+def test_a_slow_host_with_a_lossy_link_is_two_findings():
+    told = Case(4, [("slow node", (0,)), ("2 % loss of a link", (0, 1))]).run()
+    named = {(f.culprit and (f.culprit.worker, f.culprit.peer), "lost" in f.evidence) for f in told.report.findings}
+    assert named == {(("worker-0", None), False), (("worker-0", "worker-1"), True)}, told.lines()
 
 
 @spaces
