@@ -44,6 +44,9 @@ SLOW, SLOWISH = 0.6, 0.7
 LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.003, 5, 0.002, 2
 #: Above these shares of the time, the transfer waited for the sender's CPU or for the receiver, not for the network.
 _BUSY, _RECEIVER = 0.75, 0.3
+#: If transfers waited for a CPU for this share of their time, and below this share of their speed alone, the machines
+#: limited the speed.
+_WAITED, _AGREE = 0.3, 0.75
 #: A transfer that detects loss runs between the second and the first share of the median speed, and if possible at no
 #: more than the third share of the link's own speed: a healthy link drops nothing then. It sends this number of
 #: segments, within these minimum and maximum seconds.
@@ -98,6 +101,8 @@ class _Throughput:
                 stage.not_judged(joined([stage.note, why]))
             return None
         await self._slow(lossy, stage)
+        if hungry := await self._hungry():
+            stage.not_judged(joined([stage.note, hungry]))
         return None
 
     # Measuring
@@ -154,6 +159,18 @@ class _Throughput:
             seconds = max(loss_seconds(self._rates[one, other], paces[one]) for one, other in batch)
             found |= await self._send({one: [self._turn(other)] for one, other in batch}, seconds, seconds, paces)
         return found
+
+    async def _hungry(self) -> str:
+        """The reason why the speeds are those of starved machines; empty if some transfers are not faster alone."""
+        waited = median([rate.waited for rate in self._rates.values()])
+        if waited < _WAITED:
+            return ""
+        alone = await self._again(controls(self._rates, (), _CONTROLS), pace=False)
+        fast = median([rate.bytes_per_s for rate in alone.values()])
+        if median([rate.bytes_per_s for rate in self._rates.values()]) > _AGREE * fast:
+            return ""
+        text = Message("speed: transfers waited for a CPU {share:.0%} of their time; alone they reach {speed}")
+        return text.filled(share=waited, speed=_mb(fast))
 
     # Judging
 
@@ -293,7 +310,8 @@ def _speed(found: Sequence[float], usual: float) -> str:
 class Rate:
     """The result of one transfer. `singly`: segments sent one at a time, so that each is evidence about loss. `again`:
     segments retransmitted because of loss, without needless retransmissions. `busy`: share of the time in which the
-    sender computed or waited for a CPU; `receiver`: in which the receive window was full. `error` is untrusted text."""
+    sender computed or waited for a CPU; `waited`: in which it waited; `receiver`: in which the receive window was full.
+    `error` is untrusted text."""
 
     bytes_per_s: float
     segments: int = 0
@@ -303,6 +321,7 @@ class Rate:
     receiver: float = 0.0
     error: str = ""
     singly: int = 0
+    waited: float = 0.0
 
     @property
     def share(self) -> float:
@@ -342,6 +361,7 @@ class Rate:
             min(self.receiver, other.receiver),
             self.error and other.error,
             self.singly + other.singly,
+            min(self.waited, other.waited),
         )
 
 
@@ -366,6 +386,7 @@ def parse_transfer(turn: object) -> tuple[int, Rate] | None:
         cpu + waited,
         receiver,
         singly=int(singly),
+        waited=waited,
     )
 
 

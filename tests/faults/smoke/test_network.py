@@ -20,6 +20,7 @@ from atlctl.smoke.run import LIGHT_SECONDS, check_links
 from atlctl.smoke.session import Session
 from tests.faults.smoke import driving, netns
 from tests.faults.smoke.cases import MBIT, MIXED, SINGLE, Case, mixed, single
+from tests.faults.smoke.rankfaults import hungry_neighbours
 from tests.support.needs import needs
 from tests.support.plainhosts import PlainHosts, workers
 
@@ -78,13 +79,24 @@ def test_a_slow_host_with_a_lossy_link_is_two_findings():
 
 @spaces
 def test_healthy_hosts_pass():
-    told = Case(4).run()
+    told = Case(4, mbit=50).run()
     assert told.report.verdict is SmokeVerdict.PASS, told.lines()
     mesh, speeds = told.report.data["mesh"], told.report.data["throughput"]
     assert mesh["workers"] == speeds["workers"] == [f"worker-{index}" for index in range(4)]
     for matrix in (mesh["matrix_rtt_ms"], speeds["matrix_mb_per_s"]):
         assert [[cell is None for cell in row] for row in matrix] == [[a == b for a in range(4)] for b in range(4)]
-    assert 2 < speeds["matrix_mb_per_s"][0][1] < 26  # 200 Mbit/s are 25 MB/s
+    assert 2 < speeds["matrix_mb_per_s"][0][1] < 7  # 50 Mbit/s are 6.25 MB/s
+
+
+@spaces
+def test_speeds_that_the_cpus_limit_are_not_judged():
+    """The hosts share one CPU with other processes, and their network is faster."""
+    with hungry_neighbours(4), netns.Network(4) as network:
+        executor = network.hosts(before=dict.fromkeys(range(4), ("taskset", "-c", "0")))
+        told = driving.drive(executor, network.workers)
+    check = told.report.checks[-1]
+    assert (check.verdict, told.accused) == (SmokeVerdict.NOT_JUDGED, set()), told.lines()
+    assert "waited for a CPU" in check.note
 
 
 @spaces
