@@ -128,7 +128,8 @@ class _Throughput:
         singly: float = 0.0,
     ) -> dict[Pair, Rate]:
         """Let each of these workers send to its peers, one after another. Malformed results are left out."""
-        command = {"cmd": "send", "seconds": seconds, "slot": slot, "patience": _PATIENCE}
+        command = {"cmd": "send", "seconds": seconds, "slot": slot}
+        command["patience"] = _PATIENCE * self._run.session.pace
         command |= {"singly": 1.0 if paces else singly, "share": self._run.options.share}
         commands = {
             name: {**command, "turns": own, "pace": int(paces[name]) if paces else 0}

@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from atlctl.jobs.model import Worker
+from atlctl.smoke.context import Options
 from atlctl.smoke.findings import Culprit, Severity, SmokeVerdict
-from atlctl.smoke.run import LIGHT_SECONDS, check_links
+from atlctl.smoke.run import LIGHT_SECONDS, Smoke, check_links
 from atlctl.smoke.session import Session
 from tests.faults.smoke import driving, netns
 from tests.faults.smoke.cases import MBIT, MIXED, SINGLE, Case, mixed, single
@@ -159,6 +163,21 @@ def test_workers_of_one_machine_share_loopback_and_it_is_said():
     told = driving.drive(local(), workers(3))
     assert [check.verdict for check in told.report.checks] == [SmokeVerdict.PASS, SmokeVerdict.NOT_JUDGED]
     assert all("loopback" in check.note for check in told.report.checks)
+
+
+@pytest.mark.parametrize("slow", [{2: 4.5}, dict.fromkeys(range(4), 6)])
+def test_a_slow_login_is_a_note_and_the_worker_is_tested(slow):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+    def login(worker: Worker) -> Sequence[str]:
+        return "sh", "-c", 'sleep "$1"; shift; exec "$@"', "sh", str(slow.get(worker.index, 0))
+
+    executor = PlainHosts(login, lambda _: {"PATH": path})
+    smoke = Smoke(executor, workers(4), Options("quick", items=("facts", "mesh"), timeout=60))
+    asyncio.run(smoke.run())
+    assert smoke.report.verdict is SmokeVerdict.PASS, smoke.report
+    assert smoke.report.findings == []
+    assert re.fullmatch(r"4 of 4 workers answer, worker-\d after \d+ s", smoke.report.checks[0].note)
 
 
 def test_an_agent_that_falls_silent_is_named_soon():
