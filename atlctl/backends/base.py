@@ -196,6 +196,14 @@ class Looking(Protocol):
 
 
 @runtime_checkable
+class KeepsEvidence(Protocol):
+    """A backend whose workers keep evidence in folders that this machine may be able to read."""
+
+    def evidence(self, job: Job) -> Sequence[str]:
+        """The folder of evidence of the job, and those of earlier starts of it, the newest first."""
+
+
+@runtime_checkable
 class Measuring(Protocol):
     """A backend whose workers share one machine, so that only their processes can be measured."""
 

@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -439,15 +440,20 @@ def _waits(found: list[Any]) -> Iterator[Waits]:
             yield Waits(_moment(dict(zip(names, item[:5], strict=True))), fields.whole(item[5]) or 0)
 
 
+#: Characters of a compressed dump, and bytes of a dump.
+_PACKED_LIMIT, _DUMP_LIMIT = 1 << 19, 16 << 20
+
+
 def _recorder(item: Mapping[str, Any], rank: int | None, started: float | None) -> tuple[FlightDump | None, str | None]:
     """The flight-recorder dump, or the reason why it is not used."""
     if not item or rank is None:
         return None, None
     if item.get("source") == "file":
         try:
-            data = base64.b64decode(_text(item.get("base64"), 4 << 20) or "", validate=True)
-        except (binascii.Error, ValueError):
-            return None, Message("flight recorder: {why}", why=Message("not valid base64"))
+            packed = base64.b64decode(_text(item.get("zlib"), _PACKED_LIMIT) or "", validate=True)
+            data = zlib.decompressobj().decompress(packed, _DUMP_LIMIT)
+        except (binascii.Error, ValueError, zlib.error):
+            return None, Message("flight recorder: {why}", why=Message("its dump is damaged"))
     else:
         data = json.dumps(item.get("json")).encode()
     dump, reason = parse_dump(data, f"rank_{rank}")

@@ -484,6 +484,13 @@ class Tracks:
         return main_tracks(self.found.values())
 
 
+def last_step(tracks: Iterable[StepTrack]) -> tuple[int, float] | None:
+    """Number and time of the last step, None without one whose time is known."""
+    known = [(track.last, track.number) for track in tracks if track.last and track.number is not None]
+    at, number = max(known, default=(0.0, 0))
+    return (number, at) if known else None
+
+
 def main_tracks(tracks: Iterable[StepTrack]) -> list[StepTrack]:
     """For each process the loop that it spent most time in, ranks in order."""
     best: dict[Origin, tuple[tuple[bool, float, int], StepTrack]] = {}

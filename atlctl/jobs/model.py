@@ -110,6 +110,8 @@ class Worker:
     image: str | None = None
     #: Number of this attempt, from 0, if the platform counts attempts.
     attempt: int | None = None
+    #: Number and time of its last training step, if its wrapper has read one.
+    step: tuple[int, float] | None = None
     #: Load and GPU usage of its machine, if measured.
     usage: Usage | None = None
 

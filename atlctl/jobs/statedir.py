@@ -8,14 +8,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import BinaryIO
 
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError, not_regular, too_large
 
 #: Flags to open an untrusted file: no link is followed, and a pipe without a writer does not block.
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: Bytes of a line of an untrusted file.
+LINE_LIMIT = 256 * 1024
 _ELSEWHERE = Message("set ATLCTL_STATE_DIR to a folder that you own")
 _ROOM = Message("free some space, or {advice}", advice=_ELSEWHERE)
 
@@ -198,6 +201,14 @@ def read_bytes(path: str, limit: int, *, links: bool = False) -> bytes:
     if not left:
         raise AtlctlError(too_large(path, limit), Message("it was not written by atlctl; move it away"))
     return b"".join(chunks)
+
+
+def lines_within(file: BinaryIO) -> Iterator[bytes]:
+    """Lines of an untrusted file. A line longer than `LINE_LIMIT` is cut to `LINE_LIMIT` + 1 bytes."""
+    while line := file.readline(LINE_LIMIT + 1):
+        yield line
+        while len(line) > LINE_LIMIT and not line.endswith(b"\n"):
+            line = file.readline(LINE_LIMIT + 1)
 
 
 def open_below(folder: int, names: Iterable[str]) -> int:

@@ -7,29 +7,21 @@ of core/v1 or events.k8s.io/v1, also wrapped by `kubectl get events -w -o json -
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from atlctl.diagnosis.logline import decode
 from atlctl.diagnosis.platform import Event
 from atlctl.i18n import Message
 from atlctl.jobs import fields, podnews
+from atlctl.jobs.statedir import LINE_LIMIT
 
-#: Limits: bytes of a line, events of a file (the last are kept), remarks about unreadable lines.
-LINE_LIMIT = 256 * 1024
+#: Limits: events of a file (the last are kept), remarks about unreadable lines.
 MAX_EVENTS = 20_000
 MAX_REMARKS = 20
 #: Characters of a name and of a message. Kubernetes' limits are 253 and 1,024.
 _NAME_LIMIT = 1_000
 _MESSAGE_LIMIT = 4_096
-
-
-def lines_within(file: BinaryIO) -> Iterator[bytes]:
-    """Lines of an untrusted file. A line longer than `LINE_LIMIT` is cut to `LINE_LIMIT` + 1 bytes."""
-    while line := file.readline(LINE_LIMIT + 1):
-        yield line
-        while len(line) > LINE_LIMIT and not line.endswith(b"\n"):
-            line = file.readline(LINE_LIMIT + 1)
 
 
 def parse_events(lines: Iterable[bytes]) -> tuple[list[Event], list[str]]:

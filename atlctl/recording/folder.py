@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from atlctl.i18n import Message
+from atlctl.jobs.naming import natural_key
 from atlctl.jobs.statedir import READ_FLAGS
 from atlctl.recording.packed import unpacked_name
 
@@ -103,12 +104,6 @@ def part_of(stem: str, file: str) -> int | None:
     return int(found[1]) if found and file == f"{stem}.{found[0]}.ts.log" else None
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """Sort key that puts `worker-2` before `worker-10`."""
-    parts = re.split(r"([0-9]{1,18})", name)
-    return [(0, int(part), "") if odd % 2 else (1, 0, part) for odd, part in enumerate(parts)]
-
-
 def look(folder: str, *, error_files: bool) -> FolderContent:
     """The logs in `folder` and, unless `error_files` is false, everything else that is evidence. Raises OSError."""
     found = FolderContent()
@@ -131,7 +126,7 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
                 names[name] = min(entry.name, names.get(name, entry.name), key=len)
     for name, files in group(list(names)).items():
         found.logs[name] = [os.path.join(folder, names[file]) for file in files]
-    for name in sorted(folders - found.logs.keys(), key=natural):
+    for name in sorted(folders - found.logs.keys(), key=natural_key):
         if wrapped := _wrapped(os.path.join(folder, name, "workers", name, "log"), found):
             found.logs[name] = wrapped
     if error_files:
@@ -141,11 +136,11 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
             if not _files_below(root, name, found):
                 found.omitted.append(name)
         if not found.logs:
-            for name in sorted(folders - {"files"}, key=natural):
+            for name in sorted(folders - {"files"}, key=natural_key):
                 _dumps_below(os.path.join(folder, name), found)
     loose = found.dumps.get(LOOSE)
     if loose:
-        found.dumps[LOOSE] = sorted(loose, key=natural)[:MAX_ERROR_FILES]
+        found.dumps[LOOSE] = sorted(loose, key=natural_key)[:MAX_ERROR_FILES]
     return found
 
 
@@ -217,7 +212,7 @@ def group(names: Sequence[str]) -> dict[str, list[str]]:
         instance = "previous" if "previous" in tags else next((tag for tag in tags if tag != "ts"), "")
         workers.setdefault(worker, {}).setdefault(instance, []).append(name)
     grouped = {}
-    for worker in sorted(workers, key=natural):
+    for worker in sorted(workers, key=natural_key):
         instances = workers[worker]
         order = sorted(instances, key=_reading_order)
         grouped[worker] = [_preferred(instances[instance]) for instance in order]
@@ -270,12 +265,12 @@ def _files_below(root: str, worker: str, content: FolderContent) -> bool:
     depth_of_root = root.count(os.sep)
     whole = True
     for path, folders, files in os.walk(root, onerror=content.note):
-        folders.sort(key=natural)
+        folders.sort(key=natural_key)
         seen += len(folders) + len(files)
         if path.count(os.sep) - depth_of_root >= MAX_DEPTH and folders:
             folders.clear()
             whole = False
-        for name in sorted(files, key=natural):
+        for name in sorted(files, key=natural_key):
             full = os.path.join(path, name)
             if (plain := unpacked_name(name)) != name and plain in files:
                 continue

@@ -26,10 +26,11 @@ from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs import podnews
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError, unreadable
 from atlctl.jobs.model import State
-from atlctl.jobs.statedir import READ_FLAGS
-from atlctl.recording.events import lines_within, parse_events
+from atlctl.jobs.naming import natural_key
+from atlctl.jobs.statedir import READ_FLAGS, lines_within
+from atlctl.recording.events import parse_events
 from atlctl.recording.feed import Alone, Feed, Readers, Told, from_srun, pump, task_number
-from atlctl.recording.folder import LOOSE, FolderContent, RankLogFile, group, log_name, look, natural
+from atlctl.recording.folder import LOOSE, FolderContent, RankLogFile, group, log_name, look
 from atlctl.recording.hosts import by_host, merged, of_ranks
 from atlctl.recording.lines import CHUNK, NAME_A_LOG, as_utf8, no_log, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
@@ -205,7 +206,8 @@ class _EvidenceReader:
         self.only = sum(map(len, content.logs.values())) == 1
         for path in content.dumps.pop(LOOSE, ()):
             self._keep_going(partial(self._read_dump, path, LOOSE))
-        for worker in sorted({*content.logs, *content.error_files, *content.rank_logs, *content.dumps}, key=natural):
+        workers = {*content.logs, *content.error_files, *content.rank_logs, *content.dumps}
+        for worker in sorted(workers, key=natural_key):
             name = os.path.join(folder, worker) if worker in taken else worker
             self.named[name] = LogReader(self.matcher)
             for path, skip in self._wanted(content.logs.get(worker, ()), name):
@@ -424,7 +426,7 @@ class _EvidenceReader:
         known = {item.name: item for item in self.manifest.workers} if self.manifest else {}
         pods = {item.pod: item.name for item in known.values() if item.pod}
         job = self.manifest.job.name if self.manifest else ""
-        names = sorted(found, key=natural)
+        names = sorted(found, key=natural_key)
         if set(names) <= set(known):
             names.sort(key=lambda name: known[name].index)
         workers = [

@@ -25,22 +25,21 @@ from typing import Any
 from atlctl.backends.base import LogLine, LogRequest
 from atlctl.diagnosis.flightrecorder import DUMP_LIMIT
 from atlctl.diagnosis.scanner import sieve_for
+from atlctl.diagnosis.stepfile import STEPS
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError, why_of
 from atlctl.jobs.fields import parse_json
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
-from atlctl.jobs.statedir import READ_FLAGS, read_bytes, write_all
+from atlctl.jobs.statedir import READ_FLAGS, lines_within, read_bytes, write_all
 from atlctl.recording import manifest
-from atlctl.recording.events import lines_within
 from atlctl.recording.folder import NEW_FOLDER, FolderContent, cannot_write, group, log_name, look
 from atlctl.recording.lines import as_utf8, no_log, not_text
 from atlctl.recording.packed import PlainBytes, unpacked_name
 from atlctl.recording.read import INPUT, STDIN, check_logs, mapped, shown_path
 from atlctl.recording.recorder.store import EVENTS, STATES, regular
 from atlctl.recording.save import EvidenceSource, Folder, closing
-from atlctl.recording.steps import STEPS
 from atlctl.render.redact import HIDDEN, LITERALS, Kind, Redactor, redact_json, redact_json_bytes, redact_text
 from atlctl.render.sanitize import clean
 

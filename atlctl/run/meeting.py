@@ -205,8 +205,8 @@ def keep_files(source: str, target: str) -> None:
 
 
 def make_room(own: str, number: int) -> None:
-    """Set the log and the exit of the attempt before aside, under its number."""
+    """Set the log, the steps and the exit of the attempt before aside, under its number."""
     os.makedirs(own, mode=0o700, exist_ok=True)
-    for name in ("log", "exit.json") if number > 1 else ():
+    for name in ("log", "exit.json", "steps.jsonl") if number > 1 else ():
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{own}/{name}", f"{own}/{name}.{number - 1}")

@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.statedir import write_all
 from atlctl.remote.supervisor.logs import Clock, CriLog
 
@@ -119,15 +121,18 @@ class Pump(threading.Thread):
                     time.sleep(_GATHER_SECONDS)
 
 
-class SlowSteps:
-    """Reads the training's steps in the output of one attempt, and calls `warn` when they become slow."""
+class StepsOfOutput:
+    """Reads the training's steps in the output of one attempt, writes them to `steps.jsonl` in `folder`, and calls
+    `warn` when they become slow. `last`: number and time of the last step."""
 
-    def __init__(self, worker: str, warn: Callable[[Message], object]) -> None:
-        from atlctl.diagnosis.stepwatch import StepWatch  # not before there is output
+    def __init__(self, worker: str, folder: str, warn: Callable[[Message], object]) -> None:
+        from atlctl.diagnosis.stepfile import StepFolder, StepsFile  # not before there is output
+        from atlctl.diagnosis.stepwatch import StepWatch
 
         self._worker, self._warn = worker, warn
-        self._watch = StepWatch()
+        self._watch, self._file = StepWatch(), StepsFile(StepFolder(folder))
         self._rest = b""
+        self.last: tuple[int, float] | None = None
 
     def feed(self, data: bytes) -> None:
         """Take output as it comes."""
@@ -145,7 +150,20 @@ class SlowSteps:
         for line in reversed(steps):
             if (slow := self._watch.feed(self._worker, line, now)) is not None:
                 self._warn(slow_text(slow))
-        self._watch.fresh()  # entries for a recording, which is not made here
+        self._keep(self._watch.fresh())
+
+    def close(self) -> None:
+        """Write the last steps."""
+        self._keep(self._watch.rest())
+
+    def _keep(self, entries: list[dict[str, Any]]) -> None:
+        if not entries:
+            return
+        from atlctl.diagnosis.steps import last_step
+
+        self.last = last_step(self._watch.workers[self._worker].main())
+        with contextlib.suppress(OSError, AtlctlError):  # they are in the log, too
+            self._file.add(entries)
 
 
 def drained(pumps: list[Pump], seconds: float) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import socket
 
     from atlctl.backends.hosts.jobkeys import JobAccess
-    from atlctl.run.output import SlowSteps
+    from atlctl.run.output import StepsOfOutput
     from atlctl.run.serving import Answer, Server
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ class Attempt:
     #: Ended by `atlctl stop`.
     stopped: bool = False
     trainer_failed: bool = False
-    slow: SlowSteps | None = None
+    steps: StepsOfOutput | None = None
 
     @property
     def running(self) -> bool:

@@ -33,7 +33,7 @@ from atlctl.remote import proc
 from atlctl.remote.supervisor import processes
 from atlctl.remote.supervisor.workers import StartError, spawn
 from atlctl.run.meeting import SECRET_BYTES, JobStart, RunFolder, entry_of, host_of, keep_files, make_room, new_uid
-from atlctl.run.output import Log, Pump, SlowSteps, drained
+from atlctl.run.output import Log, Pump, StepsOfOutput, drained
 from atlctl.run.own import MISSING, Attempt, CheckFault, Door, OwnCommands, Refused, Settings, apart, write_note
 from atlctl.run.place import Post, command_environ, own_address, worker_name
 
@@ -624,6 +624,7 @@ class Wrapper:
             "cpus": os.cpu_count(),
             "processes": 0,
             "ranks": [],
+            "step": attempt.steps and attempt.steps.last,
         }
         if child is not None and attempt.running:
             table = await apart(processes.everything, ASK_SECONDS)
@@ -713,7 +714,7 @@ class Wrapper:
         own = os.path.join(self._folder, self._place.name, "workers", safe_file_name(self._place.name))
         with contextlib.suppress(TimeoutError, OSError):
             await apart(lambda: make_room(own, attempt.number), FOLDER_SECONDS)
-        log = Log(f"{own}/log", partial(self._watch, attempt, asyncio.get_running_loop()))
+        log = Log(f"{own}/log", partial(self._watch, attempt, own, asyncio.get_running_loop()))
         files = os.path.join(state_dir(), "run-files", f"{os.getpid()}-{attempt.number}")
         environ = command_environ(self._environ, self._place.job, self._place.name, files)
         ends = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
@@ -753,6 +754,8 @@ class Wrapper:
         with contextlib.suppress(TimeoutError):
             await apart(lambda: drained(pumps, DRAIN_SECONDS), DRAIN_SECONDS + 1)
             await apart(lambda: log.close(LOG_SECONDS), LOG_SECONDS + 1)
+            if attempt.steps is not None:
+                await apart(attempt.steps.close, FOLDER_SECONDS)
         self._lost = log.lost
         if self._lost:
             self._shout(
@@ -775,13 +778,15 @@ class Wrapper:
                 processes.send(await apart(self._family, ASK_SECONDS), signal.SIGKILL)
         attempt.ended = time.time()
 
-    def _watch(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, data: bytes) -> None:
-        """Take output of an attempt, in the thread of its log."""
+    def _watch(self, attempt: Attempt, own: str, loop: asyncio.AbstractEventLoop, data: bytes) -> None:
+        """Take output of an attempt, in the thread of its log. `own`: the worker's folder."""
         from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 
-        if attempt.slow is None:
-            attempt.slow = SlowSteps(self._place.name, lambda told: loop.call_soon_threadsafe(self._shout, told))
-        attempt.slow.feed(data)
+        if attempt.steps is None:
+            attempt.steps = StepsOfOutput(
+                self._place.name, own, lambda told: loop.call_soon_threadsafe(self._shout, told)
+            )
+        attempt.steps.feed(data)
         if not attempt.trainer_failed and any(marker in data for marker in FAILURE_MARKERS):
             attempt.trainer_failed = True
 

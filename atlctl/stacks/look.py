@@ -18,7 +18,7 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
-from atlctl.remote.stacks.main import RAS, SPY
+from atlctl.remote.stacks.main import DUMP, RAS, SPY
 
 #: Seconds over which CPU time is measured, and seconds of the timeout that are reserved for overhead.
 WINDOW = 2.0
@@ -47,15 +47,16 @@ async def look(
     pyspy: bytes | bool,
     window: float = WINDOW,
     *,
+    dump: bool = False,
     program: str = PROBE,
     watching: Callable[[engine.FanOut], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> list[Look]:
     """Probe each of `workers`, in their order, within `timeout` seconds for connecting and for the probe.
 
-    `pyspy`: a py-spy program to send along, or whether to run one of the worker; `program`: one of `PROBE` and
-    `SAMPLER`. `watching` is a context manager around
-    the run. A worker's failure is in its result. Workers that have ended are not probed. Raises AtlctlError if this
-    process may not open enough connections.
+    `pyspy`: a py-spy program to send along, or whether to run one of the worker; `dump`: let torch write its flight
+    recorders; `program`: one of `PROBE` and `SAMPLER`. `watching` is a context manager around the run. A worker's
+    failure is in its result. Workers that have ended are not probed. Raises AtlctlError if this process may not open
+    enough connections.
     """
     living = [worker for worker in workers if worker.state.active]
     answers: dict[str, Look] = {}
@@ -72,7 +73,7 @@ async def look(
         asked = {living[at].name for at in {0, len(living) // 2, len(living) - 1}}
 
         def fed(worker: Worker, execution: Execution) -> _Sent:
-            flags = RAS * (worker.name in asked) + SPY * bool(pyspy)
+            flags = RAS * (worker.name in asked) + SPY * bool(pyspy) + DUMP * dump
             return _Sent(execution, source + b"%d" % flags + brought)
 
         feeding = ExecutorAround(executor, fed)

@@ -305,6 +305,8 @@ class SlowJob:
         rank = "LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 TORCHELASTIC_RUN_ID=x"
         script = f"{program} serve {self.folder} & export {rank}; exec {program} train {self.folder}"
         registry.start(name, WORLD, "sh", "-c", script, options=tuple(options))
+        #: The step from which on it is slow.
+        self.since = 0
         self._ended = threading.Event()
         self._feeder = threading.Thread(target=feed, args=(self.folder / "shard", self._ended), daemon=True)
         self._hogs: list[subprocess.Popen[bytes]] = []
@@ -374,6 +376,7 @@ class SlowJob:
             self.network.lose(rank, 3)
         elif kind == "losslink" and self.network is not None:
             self.network.lose_between(rank, (rank + 1) % WORLD, 3)
+        self.since = self.step() + 1
         self._kind(kind, rank)
         assert self.trains(), f"{kind}: it does not train"
 

@@ -2,7 +2,8 @@
 
     .venv/bin/python -m tests.faults.slowtable RUNS [KIND...]
 
-Prints a line for each run, a table at the end, and the step rate of the healthy job with and without `slow` beside it.
+Prints a line for each run, a table at the end, with the first slow step less the one of the change, and the step rate
+of the healthy job with and without `slow` beside it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def main() -> int:
     kinds = sys.argv[2:] or list(KINDS)
     chance, found = random.Random(7), Counter[tuple[str, str]]()
     seconds: list[float] = []
+    whens: dict[str, list[str]] = {kind: [] for kind in kinds}
     with contextlib.ExitStack() as stack:
         spaces = network()
         if spaces is not None:
@@ -51,14 +53,18 @@ def main() -> int:
                 said = wrong(data, kind, rank)
                 result = "right" if not said else "undecided" if said.startswith("undecided") else "wrong"
                 found[kind, result] += 1
-                print(f"{kind:10} rank {rank} {seconds[-1]:5.1f} s {result:9} {data['confidence']} {said}", flush=True)
+                when = "-" if data["since"] is None else f"{data['since']['first_step'] - job.since:+d}"
+                whens[kind].append(when)
+                words = (f"{kind:10} rank {rank} {seconds[-1]:5.1f} s", result, when, data["confidence"], said)
+                print(*words, flush=True)
                 if said:
                     print(_details(data), flush=True)
         if len(sys.argv) < 3:
             job.heal()
             _beside(job)
     for kind in kinds:
-        print(f"{kind:10}", *(f"{result} {found[kind, result]}" for result in ("right", "wrong", "undecided")))
+        counts = (f"{result} {found[kind, result]}" for result in ("right", "wrong", "undecided"))
+        print(f"{kind:10}", *counts, "steps from the change:", *whens[kind])
     print(f"{sum(found.values())} runs, {min(seconds):.1f} to {max(seconds):.1f} s")
     return sum(count for (_, result), count in found.items() if result == "wrong")
 

@@ -75,6 +75,35 @@ def test_a_failure_is_named_held_mended_and_run_again(job: Wrapped) -> None:
         assert not list((job.folder / f"state-{index}" / "run").glob("*/*")), "a record is left"
 
 
+def test_steps_of_a_start_are_kept_and_compared_with_the_start_before(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys, time\n"
+        "for step in range(1, int(sys.argv[1])):\n"
+        "    time.sleep(float(sys.argv[2]))\n"
+        "    print(f'step {step} loss 2.5', flush=True)\n"
+    )
+    with wrapped(tmp_path, 2) as job:
+        job.start("--", sys.executable, "train.py", "60", "0.02")
+        assert job.codes() == [0, 0]
+        first = job.start_folder()
+        for index in (0, 1):
+            kept = first / f"worker-{index}" / "workers" / f"worker-{index}" / "steps.jsonl"
+            assert len(kept.read_text().splitlines()) > 1
+        steps = json.loads(run_cli("slow", "--from", str(first), "-o", "json").stdout)["data"]["steps"]
+        assert [track["worker"] for track in steps] == ["worker-0", "worker-1"]
+        assert all(track["step"] > 50 for track in steps)  # the last ones were too short to be measured alone
+
+        job.start("--", sys.executable, "train.py", "100000", "0.1")
+        job.until_said(1, "step 60 ")
+        workers = job.data(1, "ps")["workers"]
+        assert all(worker["step"] > 20 and within(worker["step_age"], 5) for worker in workers), workers
+        found = job.data(1, "slow", "--no-pyspy", "--against")["against"]
+        assert found["source"] == str(first)
+        assert found["step_seconds"]["factor"] > 2
+        assert [item["what"] for item in found["differences"]] == ["command"]
+        assert "workers" in found["same"]
+
+
 def test_logs_of_both_attempts(job: Wrapped) -> None:
     job.start("--settle", "0", "--hold", "10m", *_train())
     job.until_said(1, "is kept")

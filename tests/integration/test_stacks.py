@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from tests.apiserver.handle import Server
-from tests.integration import rasranks
+from tests.integration import piperanks, rasranks
 from tests.integration.hanging import Hanging, wrong
 from tests.integration.local import Registry, problem, registry
 from tests.integration.plain_ranks import SLEEP, script
@@ -28,6 +28,7 @@ from tests.support.pace import within
 
 #: An interpreter without py-spy next to it.
 PYTHON = os.path.realpath(sys.executable)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +239,30 @@ def test_ranks_that_use_a_cpu_are_told_apart_by_nccls_counts(own: Registry, tmp_
         ]
     finally:
         own.cli("stop", "counted", "--yes")
+
+
+def test_torch_writes_its_flight_recorders_if_the_user_says_so(own: Registry, tmp_path: Path) -> None:
+    rank = f"{PYTHON} {Path(piperanks.__file__)} 1"
+    text = (
+        f"export PYTHONPATH={ROOT} TORCH_NCCL_DEBUG_INFO_PIPE_FILE={tmp_path}/pipe_ "
+        f"TORCH_FR_DUMP_TEMP_FILE={tmp_path}/trace_ WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=x; "
+        f"first=$((2 * RANK)); for l in 0 1; do RANK=$((first + l)) LOCAL_RANK=$l {rank} & done; wait"
+    )
+    own.start("dumps", 2, "sh", "-c", text)
+    assert proc.wait_until(lambda: len(list(tmp_path.glob("pipe_*.pipe"))) == 4)
+    try:
+        refused = own.cli("stacks", "dumps", "--dump")
+        assert refused.code == 2
+        assert b"this needs a yes" in refused.stderr
+        assert not list(tmp_path.glob("trace_*"))
+        run = own.cli("stacks", "dumps", "--no-pyspy", "--dump", "--yes")
+        assert run.code == 0, run
+        lines = run.stdout.decode().splitlines()
+        assert lines[0].startswith("rank 1 on worker-0: "), lines
+        assert "  flight recorder: not in collective 8 (all_reduce, default_pg), in which others wait" in lines
+        assert b"flight recorder" not in run.stderr
+    finally:
+        own.cli("stop", "dumps", "--yes")
 
 
 @pytest.mark.torch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from atlctl.remote.supervisor.boot import free_port
 from tests.support import proc
-from tests.support.cli import ATLCTL, Result, run_cli
+from tests.support.cli import Result, popen_cli, run_cli
 
 #: Seconds that everything here may take on a slow machine.
 PATIENCE = 90.0
@@ -48,10 +47,11 @@ class Wrapped:
         """Start `atlctl run WORDS` in each of the workers."""
         for index in range(self.count) if indexes is None else indexes:
             with open(self.folder / f"out-{index}", "ab") as out:
-                environ = {**os.environ, **self.env(index), **env}
-                self.runs[index] = subprocess.Popen(
-                    [*self.before.get(index, ()), *ATLCTL, "run", *words],
-                    env={name: value for name, value in environ.items() if value is not None},
+                self.runs[index] = popen_cli(
+                    "run",
+                    *words,
+                    before=self.before.get(index, ()),
+                    env={**self.env(index), **env},
                     cwd=self.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
@@ -78,17 +78,7 @@ class Wrapped:
         """`atlctl WORDS` in a worker, without the variables of the platform: as in a web terminal."""
         state = str(self.folder / f"state-{index}")
         before = self.before.get(index, ())
-        if not before:
-            return run_cli(*words, env={"ATLCTL_STATE_DIR": state}, timeout=PATIENCE)
-        run = subprocess.run(
-            [*before, *ATLCTL, *words],
-            env={**os.environ, "ATLCTL_STATE_DIR": state},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        return Result(run.stdout, run.stderr, run.returncode)
+        return run_cli(*words, before=before, env={"ATLCTL_STATE_DIR": state}, timeout=PATIENCE)
 
     def data(self, index: int, *words: str) -> Any:
         """The data of a command with -o json."""

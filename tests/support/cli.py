@@ -13,8 +13,10 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from tests.support import zygote
 
 #: Warnings are errors in the child too; the flag is not inherited by what the child starts.
 #: A status line up to where it is erased, and the last erasing: how slow a machine is decides whether there is one.
@@ -40,6 +42,7 @@ class CliTimeoutError(AssertionError):
 
 def run_cli(
     *args: str,
+    before: Sequence[str] = (),
     stdin: bytes | None = None,
     env: Mapping[str, str | None] | None = None,
     tty: bool = False,
@@ -49,21 +52,15 @@ def run_cli(
 ) -> Result:
     """Run `atlctl ARGS` to its end.
 
-    `stdin`: bytes on a pipe (None: /dev/null); with `tty` they are typed. `env`: changes to this process's environment,
-    None removes a variable. `tty`: all three streams on one terminal of `columns` x `rows`, which is the controlling
-    terminal. `timeout` in seconds. Raises CliTimeoutError with the output so far.
+    `before`: words before the command line. `stdin`: bytes on a pipe (None: /dev/null); with `tty` they are typed.
+    `env`: changes to this process's environment, None removes a variable. `tty`: all three streams on one terminal of
+    `columns` x `rows`, which is the controlling terminal. `timeout` in seconds. Raises CliTimeoutError with the output
+    so far.
     """
     if tty:
-        return _on_terminal(args, stdin or b"", _environment(env), timeout, columns, rows)
-    process = popen_cli(
-        *args,
-        env=env,
-        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    with process:
+        return _on_terminal(args, stdin or b"", env, timeout, columns, rows)
+    streams = {"stdin": subprocess.DEVNULL if stdin is None else subprocess.PIPE, "stdout": -1, "stderr": -1}
+    with popen_cli(*args, before=before, env=env, **streams, start_new_session=True) as process:
         try:
             stdout, stderr = process.communicate(stdin, timeout)
         except subprocess.TimeoutExpired as late:
@@ -72,9 +69,18 @@ def run_cli(
     return Result(stdout, stderr, process.returncode)
 
 
-def popen_cli(*args: str, env: Mapping[str, str | None] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+def popen_cli(
+    *args: str, before: Sequence[str] = (), env: Mapping[str, str | None] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
     """Start `atlctl ARGS` with options of Popen, for tests that send it signals or keep its streams."""
-    return subprocess.Popen([*ATLCTL, *args], env=_environment(env), **options)
+    environment = _environment(env)
+    if not before and _forks(environment, options):
+        return zygote.Forked(args, env=environment, **options)
+    return subprocess.Popen([*before, *ATLCTL, *args], env=environment, **options)
+
+
+def _forks(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
+    return ATLCTL[0] == sys.executable and zygote.forkable(env, options)
 
 
 def _environment(extra: Mapping[str, str | None] | None) -> dict[str, str]:
@@ -83,12 +89,14 @@ def _environment(extra: Mapping[str, str | None] | None) -> dict[str, str]:
 
 
 def _on_terminal(
-    args: tuple[str, ...], typed: bytes, env: dict[str, str], timeout: float, columns: int, rows: int
+    args: tuple[str, ...], typed: bytes, env: Mapping[str, str | None] | None, timeout: float, columns: int, rows: int
 ) -> Result:
     terminal, line = pty.openpty()
     fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    # setsid(1) makes the terminal the controlling one of a new session, then becomes atlctl.
-    with subprocess.Popen(["setsid", "--ctty", *ATLCTL, *args], env=env, stdin=line, stdout=line, stderr=line) as run:
+    streams = {"stdin": line, "stdout": line, "stderr": line}
+    # setsid(1) makes the terminal the controlling one of a new session, then becomes atlctl; a fork does that itself.
+    before = () if _forks(_environment(env), streams) else ("setsid", "--ctty")
+    with popen_cli(*args, before=before, env=env, **streams) as run:
         os.close(line)
         try:
             screen = _talk(run, terminal, typed, time.monotonic() + timeout)

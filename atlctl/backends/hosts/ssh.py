@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -109,6 +109,18 @@ class SshBackend(SupervisedBackend):
             return os.environ.get("ATLCTL_WORKER") if os.environ.get("ATLCTL_JOB") == job.name else None
         own = self._lists[job.name].own if job.name in self._lists else None
         return None if own is None else job.workers[own].name
+
+    def evidence(self, job: Job) -> Sequence[str]:
+        """Of a job of `atlctl run` that has a folder, or of this worker alone."""
+        record = self._record(job)
+        if record is None or record.own is None:
+            return ()
+        start = os.path.dirname(record.placed(record.own).folder)
+        with suppress(OSError), os.scandir(os.path.dirname(start)) as entries:
+            # The name of a start begins with its time.
+            earlier = [item.path for item in entries if item.is_dir() and item.name < os.path.basename(start)]
+            return start, *sorted(name for name in earlier if not os.path.basename(name).startswith("."))[::-1]
+        return ()
 
     async def look(self, job: Job) -> Job:
         """Of a list: which hosts let this client in. Of all: load, ranks, GPUs."""

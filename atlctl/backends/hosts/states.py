@@ -47,7 +47,13 @@ def understood(worker: Worker, answer: Mapping[str, Any]) -> Seen | None:
     if answer.get("event") != "seen" or presence is None:
         return None
     process, trainer_failed = mapping(answer.get("process")), answer.get("trainer_failed") is True
-    worker = replace(worker, state=State.RUNNING, pid=whole(process.get("pid")), started=number(process.get("started")))
+    worker = replace(
+        worker,
+        state=State.RUNNING,
+        pid=whole(process.get("pid")),
+        started=number(process.get("started")),
+        step=_step(answer.get("step")),
+    )
     ended = mapping(answer.get("exit"))
     code, signal = whole(ended.get("exit_code")), whole(ended.get("signal"))
     doubtful = False
@@ -93,6 +99,13 @@ def _held(worker: Worker, code: int | None, signal: int | None, held: Mapping[st
         rest = Message("waits for the verdict")
     state = State.DEBUGGING if held.get("debugging") is True else State.HELD
     return replace(worker, state=state, reason=joined((how, rest)), exit_code=code, signal=signal)
+
+
+def _step(value: object) -> tuple[int, float] | None:
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    count, at = whole(value[0]), number(value[1])
+    return None if count is None or at is None else (count, at)
 
 
 def _load(value: object) -> tuple[float, float, float] | None:

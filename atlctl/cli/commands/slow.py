@@ -43,7 +43,7 @@ atlctl slow train-7
 atlctl slow train-7 --no-pyspy                       # reads no process's memory
 atlctl slow train-7 --net                            # also sends data over every link, for 5 s
 atlctl slow train-7 -o json
-atlctl slow train-7 --against                        # compared with the last recording of a job of this name
+atlctl slow train-7 --against                        # compared with the last job of this name
 atlctl slow --from saved/                            # when it was slow, by the steps in saved logs
 atlctl slow --from new/ --against old/               # two recordings"""
 )
@@ -68,8 +68,8 @@ def command(
             "--against",
             metavar="PATH",
             help=Message(
-                "compare with this recording or these logs; without a value, with the last recording of an earlier job "
-                "of the same name"
+                "compare with this recording or these logs; without a value, with the last start or recording of an "
+                "earlier job of the same name"
             ),
         ),
     ] = None,
@@ -104,7 +104,7 @@ async def _slow(
     source = backend(argument, option)
     job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     say_guessed(chosen)
-    before = _facts_before(job, against) if against is not None else None
+    before = _facts_before(source, job, against) if against is not None else None
     program = own_pyspy() if pyspy else False
     executor = source.executor(job)
     steps = asyncio.create_task(_steps(source, job, chosen, timeout))
@@ -120,7 +120,7 @@ async def _slow(
         await asyncio.wait([steps])
     tracks = [] if steps.cancelled() else steps.result()
     since = _since(tracks)
-    compared = _compared(_facts_now(job, tracks), before) if before is not None else None
+    compared = _compared(_facts_now(source, job, tracks), before) if before is not None else None
     if output == "json":
         data = {"job": job.name, "uid": job.uid, **to_data(found), "since": _since_data(since)}
         say.document(data | _against_data(compared), problems(looks))
@@ -187,15 +187,13 @@ async def _tested(found: SlowVerdict, executor: Executor, workers: Sequence[Work
 
 
 async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: float) -> list[StepTrack]:
-    """The training steps of a job: of its recording if there is one, else of the ends of some logs."""
-    from atlctl.cli.evidence.recorded import of_job
-    from atlctl.recording.steps import read_recorded
-
-    recording = of_job(job)
-    recorded = read_recorded(recording.folder) if recording is not None else {}
-    if recorded:
-        return [track for tracks in recorded.values() for track in tracks]
+    """The training steps of a job: of its evidence or its recording if there is one, else of the ends of some logs."""
     from atlctl.backends.base import LogRequest
+    from atlctl.diagnosis.stepfile import read_recorded
+
+    folder = _kept(source, job)
+    if folder is not None and (recorded := read_recorded(folder)):
+        return [track for tracks in recorded.values() for track in tracks]
     from atlctl.diagnosis.steps import Tracks
 
     # Ranks wait for each other: their steps are alike.
@@ -213,6 +211,17 @@ async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: 
         async with asyncio.timeout(timeout):
             await asyncio.gather(*(read(worker, tracks) for worker, tracks in zip(some, found, strict=True)))
     return [track for tracks in found for track in tracks.main()]
+
+
+def _kept(source: Backend, job: Job) -> str | None:
+    """The folder of the job's evidence or recording, None if there is none."""
+    from atlctl.backends.base import KeepsEvidence
+    from atlctl.cli.evidence.recorded import of_job
+
+    for folder in source.evidence(job) if isinstance(source, KeepsEvidence) else ():
+        return folder
+    recording = of_job(job)
+    return None if recording is None else recording.folder
 
 
 def _since(tracks: Sequence[StepTrack]) -> Slowdown | None:
@@ -298,12 +307,15 @@ class _Compared:
         return self.now.seconds / self.before.seconds if self.now.seconds and self.before.seconds else None
 
 
-def _facts_before(job: Job, against: str) -> _Facts:
+def _facts_before(source: Backend, job: Job, against: str) -> _Facts:
     """The facts of the job to compare with. Raises AtlctlError."""
+    from atlctl.backends.base import KeepsEvidence
     from atlctl.cli.evidence.recorded import newest
 
     if against != _EARLIER:
         return _facts_of(against)
+    for folder in source.evidence(job)[1:] if isinstance(source, KeepsEvidence) else ():
+        return _facts_of(folder)
     recording = newest(job.backend, job.namespace, job.name, besides=job.uid)
     if recording is None:
         raise NothingMatched(
@@ -319,14 +331,13 @@ def _facts_of(path: str) -> _Facts:
     return _facts_saved([path], [track for some in tracks_of([path], "slow").workers.values() for track in some])
 
 
-def _facts_now(job: Job, tracks: Sequence[StepTrack]) -> _Facts:
-    """The facts of a living job: of its recording if there is one."""
-    from atlctl.cli.evidence.recorded import of_job
+def _facts_now(source: Backend, job: Job, tracks: Sequence[StepTrack]) -> _Facts:
+    """The facts of a living job: of its evidence or its recording if there is one."""
     from atlctl.recording.save import describe_job, describe_worker
 
-    recording = of_job(job)
-    if recording is not None:
-        return _facts_saved([recording.folder], tracks)
+    folder = _kept(source, job)
+    if folder is not None:
+        return _facts_saved([folder], tracks)
     workers = [describe_worker(worker) for worker in job.workers]
     return _facts(job.name, {"job": describe_job(job), "workers": workers}, {}, tracks)
 
@@ -334,6 +345,7 @@ def _facts_now(job: Job, tracks: Sequence[StepTrack]) -> _Facts:
 def _facts_saved(paths: Sequence[str], tracks: Sequence[StepTrack]) -> _Facts:
     """The facts in logs and folders: `atlctl.json`, and the versions that the logs name at their start."""
     import os
+    import shlex
 
     from atlctl.jobs import fields
     from atlctl.jobs.statedir import read_bytes
@@ -341,12 +353,20 @@ def _facts_saved(paths: Sequence[str], tracks: Sequence[StepTrack]) -> _Facts:
     from atlctl.recording.folder import look
     from atlctl.recording.manifest import NAME, SIZE_LIMIT
 
+    def json_in(*names: str) -> Mapping[str, Any]:
+        with contextlib.suppress(OSError, ValueError, RecursionError, AtlctlError):
+            return fields.mapping(fields.parse_json(read_bytes(os.path.join(*names), SIZE_LIMIT)))
+        return {}
+
     data: Mapping[str, Any] = {}
     named: dict[str, str] = {}
     for path in paths:
         content = look(path, error_files=False) if os.path.isdir(path) else None
-        with contextlib.suppress(OSError, ValueError, RecursionError, AtlctlError):
-            data = data or fields.mapping(fields.parse_json(read_bytes(os.path.join(path, NAME), SIZE_LIMIT)))
+        data = data or json_in(path, NAME)
+        if not data and content is not None:  # of `atlctl run`
+            records = [record for name in content.logs if (record := json_in(path, name, "job.json"))]
+            argv = [fields.text(word, 600) for word in fields.items(records[0].get("argv"))] if records else []
+            data = {"job": {"command": shlex.join(argv)}, "workers": records}
         for log in [files[0] for files in content.logs.values()] if content is not None else [path]:
             with contextlib.suppress(OSError):
                 named = {**versions(log), **named}
@@ -368,12 +388,13 @@ def _facts(source: str, data: Mapping[str, Any], named: Mapping[str, str], track
 
     environments = [fields.mapping(one["environment"]) for one in workers if one.get("environment")]
     environment = {name: fields.text(value, 300) for some in reversed(environments) for name, value in some.items()}
+    restarts = [count for one in workers if (count := fields.whole(one.get("restarts"))) is not None]
     told = {
         "workers": str(len(workers) or ""),
         "nodes": all_of("node"),
         "image": all_of("image"),
         "command": fields.text(fields.mapping(data.get("job")).get("command"), 600),
-        "restarts": str(sum(fields.whole(one.get("restarts")) or 0 for one in workers)) if workers else "",
+        "restarts": str(sum(restarts)) if restarts else "",
         **named,
     }
     times = [median(point.seconds for point in track.points) for track in tracks if track.points]

@@ -48,6 +48,7 @@ EXAMPLES = Message(
 atlctl stacks train-7
 atlctl stacks train-7 --no-pyspy                     # reads no process's memory
 atlctl stacks train-7 --repeat -o json
+atlctl stacks train-7 --dump                         # lets torch write its flight recorders
 atlctl stacks train-7 -w 3 -v                        # every Python thread"""
 )
 
@@ -61,13 +62,28 @@ def command(
     repeat: Annotated[
         bool, typer.Option("--repeat", help=Message("look twice, some seconds apart, and compare"))
     ] = False,
+    dump: Annotated[
+        bool,
+        typer.Option(
+            "--dump",
+            help=Message("also let torch write its flight recorders: asks first, since it can block a rank that hangs"),
+        ),
+    ] = False,
+    yes: options.Yes = False,
     timeout: options.WorkerTimeout = TIMEOUT_SECONDS,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     context().container = container
+    if dump and not yes:
+        from atlctl.cli.prompt import confirm
+
+        question = Message(
+            "Let torch write its flight recorders? It collects stacks, which can block a rank that hangs."
+        )
+        confirm(question, Message("nothing was looked at"))
     verbose = bool(context().verbose)
-    return run_async(lambda: _stacks(job, job_option, selection, not no_pyspy, repeat, timeout, output, verbose))
+    return run_async(lambda: _stacks(job, job_option, selection, not no_pyspy, repeat, dump, timeout, output, verbose))
 
 
 async def _stacks(
@@ -76,6 +92,7 @@ async def _stacks(
     selection: Selection,
     pyspy: bool,
     repeat: bool,
+    dump: bool,
     timeout: float,
     output: str,
     verbose: bool,
@@ -93,12 +110,12 @@ async def _stacks(
     program = own_pyspy() if pyspy else False
     executor = source.executor(job)
     try:
-        looks = await look_at(executor, job, chosen, timeout, program)
+        looks = await look_at(executor, job, chosen, timeout, program, dump=dump and not repeat)
         scene, changed = scene_of(looks, job), None
         if repeat:
             with say.doing(Message("waiting for the second look"), limit=BETWEEN_SECONDS):
                 await asyncio.sleep(BETWEEN_SECONDS)
-            looks = await look_at(executor, job, chosen, timeout, program)
+            looks = await look_at(executor, job, chosen, timeout, program, dump=dump)
             first, scene = scene, scene_of(looks, job)
             changed = changes(first, scene)
     finally:

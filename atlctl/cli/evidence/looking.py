@@ -49,14 +49,14 @@ def own_pyspy() -> bytes | bool:
 
 
 async def look_at(
-    executor: Executor, job: Job, workers: Sequence[Worker], timeout: float, pyspy: bytes | bool
+    executor: Executor, job: Job, workers: Sequence[Worker], timeout: float, pyspy: bytes | bool, *, dump: bool = False
 ) -> list[Look]:
     """Looks at the ranks of `workers`. See `look`."""
     from atlctl.stacks.look import look, with_stacks
 
     if isinstance(pyspy, bool) or len(workers) <= SPIED:
-        return await look(executor, workers, timeout, pyspy, watching=say.running)
-    looks = await look(executor, workers, timeout, True, watching=say.running)
+        return await look(executor, workers, timeout, pyspy, dump=dump, watching=say.running)
+    looks = await look(executor, workers, timeout, True, dump=dump, watching=say.running)
     scene = scene_of(looks, job)
     bare = [rank for rank in scene.culprits if not rank.frames]
     bare += [group.first for group in scene.groups if not group.first.frames]

@@ -215,23 +215,21 @@ def ranks(job: Job) -> RankMap | None:
 
 
 def last_steps(job: Job) -> dict[str, tuple[int, float]]:
-    """The last step of each worker and seconds since then, as the recording of exactly this job shows them; empty
-    without one that is being written or whole."""
-    recording = of_job(job)
-    if recording is None or not (recording.running or recording.whole):
-        return {}
-    from atlctl.recording.save import stem
-    from atlctl.recording.steps import read_recorded
+    """The last step of each worker and seconds since then: from its wrapper, else from the recording of exactly this
+    job, if that is being written or whole."""
+    found = {worker.name: worker.step for worker in job.workers if worker.step is not None}
+    recording = None if found else of_job(job)
+    if recording is not None and (recording.running or recording.whole):
+        from atlctl.diagnosis.stepfile import read_recorded
+        from atlctl.diagnosis.steps import last_step
+        from atlctl.recording.save import stem
 
+        recorded = read_recorded(recording.folder, last=True)
+        for worker in job.workers:
+            if (last := last_step(recorded.get(stem(worker.name), ()))) is not None:
+                found[worker.name] = last
     now = time.time()
-    found = read_recorded(recording.folder, last=True)
-    last = {
-        name: [(track.last, track.number) for track in tracks if track.last and track.number is not None]
-        for name, tracks in found.items()
-    }
-    names = {stem(worker.name): worker.name for worker in job.workers}
-    newest = {names[name]: max(items) for name, items in last.items() if items and name in names}
-    return {name: (step, max(0.0, now - at)) for name, (at, step) in newest.items()}
+    return {name: (number, max(0.0, now - at)) for name, (number, at) in found.items()}
 
 
 def completed(job: Job, seen: RankMap | None) -> RankMap | None:

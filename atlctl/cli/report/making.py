@@ -29,8 +29,9 @@ from atlctl.diagnosis.telling.people import tell_people
 from atlctl.i18n import Message, edited, language
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageError
 from atlctl.jobs.naming import safe_file_name
+from atlctl.jobs.statedir import lines_within
 from atlctl.recording import manifest
-from atlctl.recording.events import lines_within, parse_events
+from atlctl.recording.events import parse_events
 from atlctl.recording.excerpts import Passage, around, versions
 from atlctl.recording.read import Saved
 from atlctl.recording.recorder.store import EVENTS, read_states

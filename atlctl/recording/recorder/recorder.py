@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atlctl.backends.base import Backend
+from atlctl.diagnosis.stepfile import StepsFile
 from atlctl.diagnosis.steps import Slowdown, step_sieve
 from atlctl.diagnosis.stepwatch import StepWatch, slow_text
 from atlctl.i18n import Message, joined
@@ -26,7 +27,6 @@ from atlctl.recording.recorder.follow import Follower, WorkerLog
 from atlctl.recording.recorder.roll import RecordedWorker, Roll, look_for_seats
 from atlctl.recording.recorder.store import Events, States, Store
 from atlctl.recording.save import stem
-from atlctl.recording.steps import StepsFile
 
 #: Seconds between polls of the job: a local one, one in a cluster, one with more than `MANY` workers.
 PERIODS = (0.5, 2.0, 5.0)

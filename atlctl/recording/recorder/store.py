@@ -25,9 +25,9 @@ from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import safe_file_name
-from atlctl.jobs.statedir import READ_FLAGS, open_below, write_all
+from atlctl.jobs.statedir import READ_FLAGS, lines_within, open_below, write_all
 from atlctl.recording import manifest
-from atlctl.recording.events import MAX_EVENTS, lines_within
+from atlctl.recording.events import MAX_EVENTS
 from atlctl.recording.folder import NEW_FOLDER
 
 #: The lock file of the running recorder.

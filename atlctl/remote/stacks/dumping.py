@@ -26,9 +26,14 @@ if TYPE_CHECKING:
 #: Concurrent processes; seconds for the answer of each.
 AT_ONCE = 4
 _SERVER_SECONDS, _SPY_SECONDS = 2.0, 5.0
-#: Maximum bytes of an answer and of a recorder's dump; threads of a stack, frames of a thread, entries of a recorder.
-_ANSWER_LIMIT, _DUMP_LIMIT = 4 << 20, 1 << 20
+#: Seconds for torch to notice that it should write its recorders, and to do it: it looks every second.
+_WRITE_SECONDS = 6.0
+#: Maximum bytes of an answer, of a recorder's dump, and of a compressed one; threads of a stack, frames of a thread,
+#: entries of a recorder.
+_ANSWER_LIMIT, _DUMP_LIMIT, _PACKED_LIMIT = 4 << 20, 16 << 20, 1 << 19
 _THREADS, _FRAMES, _ENTRIES = 32, 64, 256
+#: Seconds between two looks at a file that is being written.
+_LOOK_SECONDS = 0.2
 _TRIES = 3
 #: Samples of py-spy in a second, seconds between two stacks of torch's server; the most frequent stacks that are
 #: reported, and characters of each.
@@ -37,6 +42,8 @@ _SPY_RATE, _BETWEEN, _STACKS, _STACK = 10, 0.5, 40, 8000
 _SERVER = b"pt_workerserver"
 SOCKET = b"TORCH_WORKER_SERVER_SOCKET"
 DUMP_FILES = (b"TORCH_FR_DUMP_TEMP_FILE", b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+#: Torch makes a named pipe of this name with the rank and `.pipe`, and dumps when a byte comes.
+DUMP_PIPE = b"TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 
 
 class Dumps:
@@ -60,15 +67,9 @@ class Dumps:
         if self._brought is not None:
             os.close(self._brought)
 
-    def ask(self, ranks: list[Found], environs: dict[int, dict[bytes, bytes]]) -> None:
-        """Add `stack` and `recorder`, or the reasons why they are missing, to each of `ranks`."""
-        files = {}
-        for rank in ranks:
-            environ = environs.get(rank["pid"], {})
-            path = next((environ[name] for name in DUMP_FILES if name in environ), b"")
-            if path and rank["rank"] is not None:
-                files[rank["pid"]] = os.fsdecode(path) + str(rank["rank"])
-        dumped, _ = read_all(sorted(set(files.values())), _DUMP_LIMIT + 1)
+    def ask(self, ranks: list[Found], environs: dict[int, dict[bytes, bytes]], *, write: bool = False) -> None:
+        """Add `stack` and `recorder`, or the reasons why they are missing, to each of `ranks`. `write`: let torch write
+        the recorders that its server does not show."""
         left = list(ranks)
 
         def work() -> None:
@@ -84,12 +85,33 @@ class Dumps:
             thread.start()
         for thread in threads:
             thread.join()
+        self._read_files([rank for rank in ranks if rank["recorder"] is None], environs, write)
+
+    def _read_files(self, ranks: list[Found], environs: dict[int, dict[bytes, bytes]], write: bool) -> None:
+        """Add `recorder` to each of `ranks`, from the file that torch writes."""
+        files = {}
+        for rank in ranks:
+            environ = environs.get(rank["pid"], {})
+            path = next((environ[name] for name in DUMP_FILES if name in environ), b"")
+            if path and rank["rank"] is not None:
+                files[rank["pid"]] = os.fsdecode(path) + str(rank["rank"])
+        if write:
+            until = min(time.monotonic() + _WRITE_SECONDS, self._deadline)
+            for rank, why in _written(ranks, environs, files, until):
+                rank["problems"].append(Sentence("flight recorder: {why}", why=why))
+        dumped, _ = read_all(sorted(set(files.values())), _DUMP_LIMIT + 1)
         for rank in ranks:
             data = dumped.get(files.get(rank["pid"], ""))
-            if data and rank["recorder"] is None and len(data) <= _DUMP_LIMIT:
-                import base64
+            if not data:
+                continue
+            import base64
+            import zlib
 
-                rank["recorder"] = {"source": "file", "base64": base64.b64encode(data).decode()}
+            packed = base64.b64encode(zlib.compress(data, 1)).decode() if len(data) <= _DUMP_LIMIT else ""
+            if 0 < len(packed) <= _PACKED_LIMIT:
+                rank["recorder"] = {"source": "file", "zlib": packed}
+            else:
+                rank["problems"].append(Sentence("flight recorder: its dump is too large"))
 
     def watch(self, ranks: list[Found], environs: dict[int, dict[bytes, bytes]], seconds: float) -> None:
         """Add to each of `ranks` its `stack` with the stacks of some seconds: from torch's server as `texts`, from
@@ -381,6 +403,65 @@ def _unanswered(error: Exception) -> Sentence:
 def _why(error: Exception) -> str:
     """The raised sentence, or the system's error message."""
     return next((word for word in error.args if isinstance(word, Sentence)), str(error))
+
+
+def _written(
+    ranks: list[Found], environs: dict[int, dict[bytes, bytes]], files: dict[int, str], until: float
+) -> list[tuple[Found, str]]:
+    """Let torch write its recorders to `files`, by pid; returns the ranks that have not, with the reason."""
+    asked: dict[int, tuple[int, ...] | None] = {}
+    failed: dict[int, str] = {}
+
+    def work() -> None:
+        for rank in ranks:
+            pid, pipe = rank["pid"], environs.get(rank["pid"], {}).get(DUMP_PIPE)
+            if pipe is None or pid not in files:
+                failed[pid] = Sentence(
+                    "{name} is not set", name=(DUMP_PIPE if pipe is None else DUMP_FILES[0]).decode()
+                )
+                continue
+            try:
+                before = _version(files[pid])
+                _poke(pid, os.path.join(f"/proc/{pid}/cwd", f"{os.fsdecode(pipe)}{rank['rank']}.pipe"))
+                asked[pid] = before
+            except OSError as error:
+                failed[pid] = _why(error)
+        last: dict[int, tuple[int, ...] | None] = {}
+        while asked and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+            for pid, before in list(asked.items()):
+                found = _version(files[pid])
+                if found == last.get(pid, before) != before:  # it is not growing any more
+                    del asked[pid]
+                last[pid] = found
+
+    # A thread, since the files may be on storage that hangs.
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(max(0.0, until - time.monotonic()) + _LOOK_SECONDS)
+    late = Sentence("torch wrote no dump within {seconds:g} s", seconds=_WRITE_SECONDS)
+    return [(rank, failed.get(rank["pid"], late)) for rank in ranks if rank["pid"] in {*failed, *asked}]
+
+
+def _version(path: str) -> tuple[int, ...] | None:
+    """Changes when the file is written; None as long as there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _poke(pid: int, path: str) -> None:
+    """Write a byte to a pipe that this process holds. Raises OSError."""
+    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        held = (f"/proc/{pid}/fd/{name}" for name in names(f"/proc/{pid}/fd"))
+        if not any(os.path.samestat(os.stat(fd), os.fstat(pipe)) for fd in held if os.path.exists(fd)):
+            raise OSError(Sentence("the process does not read {path}", path=path))
+        os.write(pipe, b"1")
+    finally:
+        os.close(pipe)
 
 
 def _recorder(answer: bytes) -> Found | None:

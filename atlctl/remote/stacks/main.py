@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     Found = dict[str, Any]
 
-#: Flags of the client: ask NCCL's RAS service (one worker answers for all), take stacks with py-spy.
-RAS, SPY = 1, 2
+#: Flags of the client: ask NCCL's RAS service (one worker answers for all), take stacks with py-spy, let torch write
+#: its flight recorders.
+RAS, SPY, DUMP = 1, 2, 4
 _CHILDREN, _MOVED, _MAPS = 32, 5, 8 << 20
 #: Minimum bytes of free memory for more than reading /proc. A py-spy takes about 10 MiB, four run at once, RAS's answer
 #: on 8,192 ranks takes 34, and the training may allocate more meanwhile.
@@ -58,7 +59,7 @@ _ON_FILE = frozenset({
 def main(*words: str) -> None:
     """`words`: seconds of the window, seconds in total, bytes of a compressed py-spy on standard input (0: none).
 
-    In front of them is a digit, the sum of `RAS` and `SPY`.
+    In front of them is a digit, the sum of `RAS`, `SPY` and `DUMP`.
     """
     probe(words)
 
@@ -100,7 +101,7 @@ def probe(
         launched = ras.facts() if ras is not None else None
         _tell_torch(ranks)
         if dumps is not None and watch is None:
-            dumps.ask([rank for rank in ranks if rank["looks"]], finder.environs)
+            dumps.ask([rank for rank in ranks if rank["looks"]], finder.environs, write=bool(asked & DUMP))
     finally:
         if dumps is not None:
             dumps.close()

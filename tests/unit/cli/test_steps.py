@@ -14,11 +14,11 @@ from atlctl.cli.evidence import recorded
 from atlctl.cli.evidence.recorded import last_steps
 from atlctl.cli.evidence.steps import steps_chart, still_data, still_of, still_text, when_of
 from atlctl.cli.views import workers_table
+from atlctl.diagnosis.stepfile import STEPS
 from atlctl.diagnosis.steps import StepTrack, Tracks
 from atlctl.diagnosis.telling.guide import Guide, Manner
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.recording import manifest
-from atlctl.recording.steps import STEPS
 from atlctl.render.page import ReportPage, render
 from atlctl.render.streams import Streams
 from atlctl.render.table import render_table

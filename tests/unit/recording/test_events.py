@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atlctl.diagnosis.platform import Event
+from atlctl.jobs import statedir
 from atlctl.recording import events
-from atlctl.recording.events import lines_within, parse_events
+from atlctl.recording.events import parse_events
 
 OWN = {
     "time": "2026-11-20T18:29:05.5Z",
@@ -125,9 +126,10 @@ def test_remarks_and_events_are_bounded(monkeypatch):
 
 
 def test_a_line_without_end_is_not_held(monkeypatch):
-    monkeypatch.setattr(events, "LINE_LIMIT", 500)
+    for module in (events, statedir):
+        monkeypatch.setattr(module, "LINE_LIMIT", 500)
     file = io.BytesIO(b"a\n" + b"x" * 5_000 + b"\n" + json.dumps(OWN).encode() + b"\n" + b"y" * 3_000)
-    lines = list(lines_within(file))
+    lines = list(statedir.lines_within(file))
     assert [len(line) for line in lines] == [2, 501, len(json.dumps(OWN)) + 1, 501]
     found, remarks = parse_events(lines)
     assert len(found) == 1

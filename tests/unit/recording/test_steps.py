@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from atlctl.diagnosis import stepfile
+from atlctl.diagnosis.stepfile import STEPS, StepsFile, read_recorded, thinned
 from atlctl.diagnosis.stepwatch import StepWatch
 from atlctl.jobs.errors import AtlctlError
-from atlctl.recording import steps
 from atlctl.recording.recorder.store import Store
-from atlctl.recording.steps import STEPS, StepsFile, read_recorded, thinned, tracks_of
+from atlctl.recording.steps import tracks_of
 from tests.support.paces import START, Made, lines_of, slowed
 
 
@@ -46,7 +47,7 @@ def test_what_is_written_is_read(store: Store) -> None:
 
 
 def test_the_last_steps_are_read_from_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_LAST", 2_000)
+    monkeypatch.setattr(stepfile, "_LAST", 2_000)
     written(store, Made([1.0] * 400))
     (track,) = read_recorded(store.path, last=True)["w-0"]
     assert track.number == 400
@@ -54,7 +55,7 @@ def test_the_last_steps_are_read_from_the_end(store: Store, monkeypatch: pytest.
 
 
 def test_the_file_is_thinned_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "LIMIT", 80_000)
+    monkeypatch.setattr(stepfile, "LIMIT", 80_000)
     written(store, slowed(random.Random(1), 3, at=1000))
     assert (Path(store.path) / STEPS).stat().st_size <= 80_000
     (track,) = read_recorded(store.path)["w-0"]

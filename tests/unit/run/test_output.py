@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from atlctl.diagnosis.stepfile import read_recorded
 from atlctl.remote.supervisor.logs import CriLog
 from atlctl.run import output
-from atlctl.run.output import Log, Pump, SlowSteps, drained
+from atlctl.run.output import Log, Pump, StepsOfOutput, drained
 
 PATIENCE = 30.0
 
@@ -129,16 +130,23 @@ def test_log_shows_its_bytes_to_a_watcher(tmp_path: Path) -> None:
     assert seen == [b"line\n"]
 
 
-def test_slow_steps_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of 0.1 s become steps of 1 s; lines come in pieces."""
+def test_slow_steps_warn_once_and_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """StepsOfOutput of 0.1 s become steps of 1 s; lines come in pieces."""
     now = 1_800_000_000.0
     monkeypatch.setattr("atlctl.run.output.time.time", lambda: now)
     warned: list[str] = []
-    slow = SlowSteps("worker-0", lambda told: warned.append(str(told)))
+    steps = StepsOfOutput("worker-0", str(tmp_path), lambda told: warned.append(str(told)))
     for step in range(400):
         now += 0.1 if step < 300 else 1.0
         line = b"step %d loss 0.5\n" % step
-        slow.feed(line[:7])
-        slow.feed(line[7:])
+        steps.feed(line[:7])
+        steps.feed(line[7:])
+    steps.close()
     assert len(warned) == 1, warned
     assert "times slower" in warned[0]
+    assert steps.last == (399, now)
+    (track,) = read_recorded(str(tmp_path))["worker-0"]
+    (slow,) = track.slowdowns
+    assert track.number == 399
+    assert 297 < slow.first <= 300  # an entry is for a second
+    assert round(slow.factor) == 10

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,6 +191,52 @@ def test_torchs_worker_server_is_asked_first(tmp_path: Path, monkeypatch: pytest
         process.wait()
 
 
+#: As torch with NCCL does, but for rank 8, which hangs. Rank 9 has a pipe that another process has made.
+PIPE = """
+import os, time
+number = os.environ["RANK"]
+path = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + number + ".pipe"
+os.mkfifo(path)
+pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if number != "9" else -1
+os.rename(path, path) if number != "8" else None
+while True:
+    if number == "7" and os.read(pipe, 128):
+        with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + number, "wb") as file:
+            file.write(b"\\x80 a new dump")
+    time.sleep(0.02)
+"""
+
+
+def test_torch_is_asked_for_a_dump_of_its_recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trace_7").write_bytes(b"\x80 an old dump")
+    files = {
+        "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/trace_",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_",
+        "WORLD_SIZE": "12",
+        "LOCAL_RANK": "0",
+    }
+    envs = [{**files, "RANK": "7"}, {**files, "RANK": "8"}, {**files, "RANK": "9"}]
+    processes = [subprocess.Popen([sys.executable, "-c", PIPE], env={**os.environ, **MARKS, **env}) for env in envs]
+    processes.append(_process(RANK="10", LOCAL_RANK="0", WORLD_SIZE="12", TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/trace_"))
+    monkeypatch.setattr(dumping, "_WRITE_SECONDS", 1.0)
+    try:
+        assert proc.wait_until(lambda: len(list(tmp_path.glob("pipe_*.pipe"))) == 3)
+        finder = _finder(monkeypatch)
+        found = sorted(finder.ranks(), key=lambda rank: rank["rank"])
+        dumping.Dumps(None, time.monotonic() + 20, allowed=False).ask(found, finder.environs, write=True)
+        assert zlib.decompress(base64.b64decode(found[0]["recorder"]["zlib"])) == b"\x80 a new dump"
+        assert [list(map(str, rank["problems"])) for rank in found] == [
+            [],
+            ["flight recorder: torch wrote no dump within 1 s"],
+            [f"flight recorder: [Errno 6] No such device or address: '{tmp_path}/pipe_9.pipe'"],
+            ["flight recorder: TORCH_NCCL_DEBUG_INFO_PIPE_FILE is not set"],
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def test_a_dump_of_the_recorder_is_taken_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trace_7").write_bytes(b"\x80 a dump")
     process = _process(RANK="7", LOCAL_RANK="0", WORLD_SIZE="8", TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/trace_")
@@ -198,7 +245,7 @@ def test_a_dump_of_the_recorder_is_taken_from_its_file(tmp_path: Path, monkeypat
         finder = _finder(monkeypatch)
         found = finder.ranks()
         dumping.Dumps(None, time.monotonic() + 5).ask(found, finder.environs)
-        assert base64.b64decode(found[0]["recorder"]["base64"]) == b"\x80 a dump"
+        assert zlib.decompress(base64.b64decode(found[0]["recorder"]["zlib"])) == b"\x80 a dump"
     finally:
         process.kill()
         process.wait()
