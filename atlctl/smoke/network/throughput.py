@@ -162,13 +162,15 @@ class _Throughput:
         return found
 
     async def _hungry(self) -> str:
-        """The reason why the speeds are those of starved machines; empty if some transfers are not faster alone."""
+        """The reason why the speeds are those of starved machines; empty if single transfers are not starved and not
+        faster."""
         waited = median([rate.waited for rate in self._rates.values()])
         if waited < _WAITED:
             return ""
         alone = await self._again(controls(self._rates, (), _CONTROLS), pace=False)
         fast = median([rate.bytes_per_s for rate in alone.values()])
-        if median([rate.bytes_per_s for rate in self._rates.values()]) > _AGREE * fast:
+        agree = median([rate.bytes_per_s for rate in self._rates.values()]) > _AGREE * fast
+        if agree and not all(rate.starved for rate in alone.values()):
             return ""
         text = Message("speed: transfers waited for a CPU {share:.0%} of their time; alone they reach {speed}")
         return text.filled(share=waited, speed=_mb(fast))

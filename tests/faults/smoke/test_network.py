@@ -8,6 +8,7 @@ import os
 import random
 import re
 import socket
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -89,7 +90,8 @@ def test_healthy_hosts_pass():
     assert mesh["workers"] == speeds["workers"] == [f"worker-{index}" for index in range(4)]
     for matrix in (mesh["matrix_rtt_ms"], speeds["matrix_mb_per_s"]):
         assert [[cell is None for cell in row] for row in matrix] == [[a == b for a in range(4)] for b in range(4)]
-    assert 2 < speeds["matrix_mb_per_s"][0][1] < 7  # 50 Mbit/s are 6.25 MB/s
+    median = statistics.median(cell for row in speeds["matrix_mb_per_s"] for cell in row if cell is not None)
+    assert 3 < median < 8  # 50 Mbit/s are 6.25 MB/s
 
 
 @spaces
