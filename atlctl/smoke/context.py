@@ -26,8 +26,8 @@ class Options:
     `net_only`: only facts and network. `items`: these checks instead of the tier's. `gpu`: whether GPUs may be used;
     None: decide from the facts (never during a training). `gpus`: the GPUs to test, by worker name. `mounts`: folders
     to test in addition to detected shared ones. `timeout`: seconds for the whole run. `budget`: seconds after which no
-    check starts, and none that usually takes longer than the remaining time. `share`: the most that a transfer may take
-    of a link's speed.
+    check starts, and none that usually takes longer than the remaining time. `patience`: the factor for all other time
+    limits. `share`: the most that a transfer may take of a link's speed.
     """
 
     tier: Tier = "quick"
@@ -39,6 +39,7 @@ class Options:
     mounts: tuple[str, ...] = ()
     timeout: float = 300.0
     budget: float | None = None
+    patience: float = 1.0
     share: float | None = None
     #: Hardware figures added by the user.
     busbw: tuple[BusbwRow, ...] = ()

@@ -119,7 +119,7 @@ async def gather(run: Run) -> None:
     if run.facts:
         return
     living = run.session.living()
-    gpus = {name: _ask_gpus(GPU_SECONDS, more=not run.options.net_only) for name in living}
+    gpus = {name: _ask_gpus(run, GPU_SECONDS, more=not run.options.net_only) for name in living}
     told, smi = await asyncio.gather(
         _facts(run, living, processes=not run.options.net_only), run.session.ask(gpus, _SECONDS)
     )
@@ -138,7 +138,7 @@ async def gather_again(run: Run, names: Sequence[str]) -> None:
 
 async def gather_gpus_again(run: Run, names: Sequence[str], seconds: float) -> None:
     """Get the GPU data of `names` again, with a longer timeout."""
-    asks = {name: _ask_gpus(seconds, more=True) for name in names if name in run.session.living()}
+    asks = {name: _ask_gpus(run, seconds, more=True) for name in names if name in run.session.living()}
     for name, answer in (await run.session.ask(asks, 2 * seconds + 2)).items():
         run.facts[name] = {**run.facts.get(name, {}), **_told_gpus(answer)}
 
@@ -176,8 +176,8 @@ def _clock(into: Bounds) -> Heard:
     return heard
 
 
-def _ask_gpus(seconds: float, *, more: bool) -> dict[str, Any]:
-    return {"cmd": "gpus", "seconds_each": seconds, "more": more}
+def _ask_gpus(run: Run, seconds: float, *, more: bool) -> dict[str, Any]:
+    return {"cmd": "gpus", "seconds_each": seconds * run.session.pace, "more": more}
 
 
 def _told_gpus(answer: Answer) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from atlctl.smoke.ranks.allreduce import check_allreduce, check_pairs
 from atlctl.smoke.ranks.collectives import check_collectives, check_ddp, check_fsdp
 from atlctl.smoke.ranks.device import check_device
 from atlctl.smoke.ranks.stragglers import check_stragglers
-from atlctl.smoke.session import Absence, Session
+from atlctl.smoke.session import SLOW_LOGIN, Absence, Session
 from atlctl.smoke.storage import check_storage
 
 #: Timeouts in seconds: workers without an answer after another one has answered, and the whole roll call. It is long
@@ -40,8 +40,6 @@ PATIENCE, ROLL_CALL_MOST = 13.0, 25.0
 _AGAIN, _AGAIN_LEAST = 60.0, 1.0
 #: Seconds after the run's timeout when agents end by themselves.
 _MARGIN = 30.0
-#: Seconds until a first answer that are worth a remark: logins, or the start of Python, are slow there.
-_SLOW_LOGIN = 3.0
 #: Seconds of a test beside a training, and its share of each link.
 LIGHT_SECONDS, LIGHT_SHARE = 5.0, 0.1
 NO_TIME, _INTERRUPTED = Message("no time left"), Message("interrupted")
@@ -193,7 +191,7 @@ class Smoke:
             "stages": [name for name in ("ddp", "fsdp") if name in due],
             "token": secrets.token_hex(8),
         }
-        session = Session(self._executor, self._workers, config)
+        session = Session(self._executor, self._workers, config, options.patience)
         self._sessions.append(session)
         async with session:
             run = Run(session, self._workers, options, self.report, self._progress, ranks=ranks)
@@ -225,6 +223,10 @@ class Smoke:
 
     # The roll call
 
+    @property
+    def _patience(self) -> float:
+        return PATIENCE * self._options.patience
+
     async def _roll_call(self, run: Run) -> dict[str, str]:
         """Add a finding for each missing worker; returns the ones without an answer, with the reason."""
         session, report = run.session, self.report
@@ -235,7 +237,8 @@ class Smoke:
         with run.check("roll-call") as stage:
             run.find(*(_missing(name, why, confirmed=True) for name, why in self._gone.items()))
             silent = await session.roll_call(
-                min(PATIENCE, self._options.timeout), min(ROLL_CALL_MOST, self._options.timeout)
+                min(self._patience, self._options.timeout),
+                min(ROLL_CALL_MOST * self._options.patience, self._options.timeout),
             )
             for name, why in silent.items():
                 report.workers[name]["reason"] = why
@@ -248,7 +251,7 @@ class Smoke:
             total = len(self._workers) + len(self._gone)
             stage.note = Message("{some} of {all} workers answer", some=len(living), all=total)
             after, last = max(((session.hello(name).get("after", 0.0), name) for name in living), default=(0.0, ""))
-            if after >= _SLOW_LOGIN:
+            if after >= SLOW_LOGIN:
                 slow = Message("{note}, {worker} after {seconds:.0f} s")
                 stage.note = slow.filled(note=stage.note, worker=last, seconds=after)
         if not living:
@@ -259,7 +262,7 @@ class Smoke:
         """The finding for a worker without an answer. A refusal is a failure; silence is not judged as one if the time
         was too short or the machine is too busy."""
         silent = session.absence(name) is Absence.SILENT
-        doubted = silent and (self._options.timeout < PATIENCE or session.overloaded(name))
+        doubted = silent and (self._options.timeout < self._patience or session.overloaded(name))
         if not doubted:
             return _missing(name, why, confirmed=False)
         if session.overloaded(name):
@@ -269,14 +272,14 @@ class Smoke:
     async def _again(self, silent: Mapping[str, str], config: Mapping[str, object]) -> None:
         """Try missing workers again while the others are tested; confirms or changes the findings."""
         workers = [worker for worker in self._workers if worker.name in silent]
-        session = Session(self._executor, workers, config)
+        session = Session(self._executor, workers, config, self._options.patience)
         self._sessions.append(session)
         begun, whole = time.monotonic(), False
         async with session:
             with contextlib.suppress(asyncio.CancelledError):
-                await session.roll_call(_AGAIN)
+                await session.roll_call(_AGAIN * self._options.patience)
                 whole = True
-            self._confirm(session.living(), silent, sure=whole or time.monotonic() - begun >= PATIENCE)
+            self._confirm(session.living(), silent, sure=whole or time.monotonic() - begun >= self._patience)
         self._rejudge("roll-call")
 
     def _confirm(self, answered: Sequence[str], silent: Mapping[str, str], *, sure: bool) -> None:
@@ -297,10 +300,10 @@ class Smoke:
         if not lost:
             return
         workers = [worker for worker in self._workers if worker.name in lost]
-        session = Session(self._executor, workers, {**config, "torch": False})
+        session = Session(self._executor, workers, {**config, "torch": False}, self._options.patience)
         self._sessions.append(session)
         async with session:
-            await session.roll_call(PATIENCE, ROLL_CALL_MOST)
+            await session.roll_call(self._patience, ROLL_CALL_MOST * self._options.patience)
             living = session.living()
         for name, why in lost.items():
             text, severity = Message("its agent was lost while it was tested: {why}", why=why), Severity.FAIL

@@ -41,6 +41,8 @@ _TOLD = 400
 _MARK = b"\x1e"
 #: Maximum factor by which timeouts are extended for a busy worker.
 _SLOWEST = 5.0
+#: Seconds of the slowest login up to which time limits are not extended.
+SLOW_LOGIN = 3.0
 #: Runnable processes for each CPU above which a late worker may only be slow.
 _OVERLOADED = 2.0
 _SILENT = (
@@ -109,7 +111,7 @@ class _Call:
 @dataclass(slots=True)
 class _Peer:
     """One worker's agent. `slow`: factor for its timeouts, 0 until its shell has reported the load. `gone`: the reason
-    why it is missing; `absence`: the kind of reason."""
+    why it is missing; `absence`: the kind of reason. `begun`: the start of its login."""
 
     worker: Worker
     execution: _Agent | None = None
@@ -120,6 +122,7 @@ class _Peer:
     outcome: Outcome | None = None
     held: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
+    begun: float = 0.0
     started: float | None = None
 
 
@@ -142,11 +145,15 @@ class Session:
     """Agents on `workers`. Use: `async with`, `await roll_call()`, `await ask(...)`.
 
     `config` is sent to every agent: `seconds` to live, `torch`, `nice`, and settings of the agent's modules. With
-    `torch`, a Python that has torch is searched and imports it; with `finds_torch` it is only searched.
+    `torch`, a Python that has torch is searched and imports it; with `finds_torch` it is only searched. `patience`: the
+    factor for all time limits.
     """
 
-    def __init__(self, executor: Executor, workers: Sequence[Worker], config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, executor: Executor, workers: Sequence[Worker], config: Mapping[str, Any], patience: float = 1.0
+    ) -> None:
         self._executor = executor
+        self._patience = patience
         self._config = config
         self._peers = {worker.name: _Peer(worker) for worker in workers}
         self._calls: dict[int, _Call] = {}
@@ -154,12 +161,10 @@ class Session:
         self._joined = asyncio.Event()
         self._running: asyncio.Task[list[Outcome]] | None = None
         self._ending: list[asyncio.Task[None]] = []
-        self._begun = time.monotonic()
 
     async def __aenter__(self) -> Self:
         workers = [peer.worker for peer in self._peers.values()]
         make_room(len(workers), PARALLEL, None)
-        self._begun = time.monotonic()
         starting = ExecutorAround(self._executor, self._agent)
         request = request_for(bool(self._config.get("torch") or self._config.get("finds_torch")))
         limits = engine.Limits(PARALLEL, None, None, None, grace=_GRACE)
@@ -205,7 +210,8 @@ class Session:
         return self._peers[name].absence
 
     def hello(self, name: str) -> Fields:
-        """The agent's first event: `pid`, `host`, `python`, `executable`. Empty before it has arrived."""
+        """The agent's first event: `pid`, `host`, `python`, `executable`, and `after`, the seconds of its login. Empty
+        before it has arrived."""
         return self._peers[name].hello or {}
 
     def overloaded(self, name: str) -> bool:
@@ -215,6 +221,12 @@ class Session:
     def may_still_run(self) -> list[str]:
         """After the session: workers on which the agent may still be running."""
         return [name for name, peer in self._peers.items() if peer.outcome is not None and peer.outcome.may_still_run]
+
+    @property
+    def pace(self) -> float:
+        """The factor for time limits: the user's, and more if a login is slow."""
+        slowest = max((peer.hello["after"] for peer in self._peers.values() if peer.hello), default=0.0)
+        return self._patience * min(_SLOWEST, max(1.0, slowest / SLOW_LOGIN))
 
     # Commands
 
@@ -258,7 +270,8 @@ class Session:
         *,
         patience: float | None = None,
     ) -> dict[str, Answer]:
-        """Send each worker its command (`{"cmd": ..., ...}`) and wait up to `timeout` seconds for all final answers.
+        """Send each worker its command (`{"cmd": ..., ...}`) and wait up to `timeout` seconds for all final answers,
+        and as much longer as `pace` says.
 
         `heard` gets every event of these commands immediately, including the last. Returns an answer for every worker.
         With `patience`, after half have answered, the rest is given up if none answers for that many seconds, or for
@@ -274,7 +287,7 @@ class Session:
                     self._answer(number, name, Answer(None, self._peers[name].gone))
                 else:
                     self._send(name, {**command, "id": number})
-            await self._await(call, begun, timeout, patience)
+            await self._await(call, begun, timeout * self.pace, patience and patience * self.pace)
         finally:
             del self._calls[number]
         waited = round(time.monotonic() - begun, 1)
@@ -363,7 +376,7 @@ class Session:
         name, number = peer.worker.name, event.get("re")
         if event.get("ev") == "hello":
             if peer.hello is None:
-                peer.hello = event | {"after": round(time.monotonic() - self._begun, 3)}
+                peer.hello = event | {"after": round(time.monotonic() - peer.begun, 3)}
                 self._joined.set()
         elif event.get("ev") == "alive":
             if not peer.slow:
@@ -390,7 +403,9 @@ class Session:
             self._answer(number, name, Answer(event))
 
     def _agent(self, worker: Worker, execution: Execution) -> Execution:
-        agent = self._peers[worker.name].execution = _Agent(execution)
+        peer = self._peers[worker.name]
+        peer.begun = time.monotonic()
+        agent = peer.execution = _Agent(execution)
         return agent
 
 

@@ -154,7 +154,7 @@ class _Test:
 
     async def write(self) -> None:
         want = _WANT["quick"] if self._run.quiet else _WANT[self._run.options.tier]
-        self._write = {"cmd": "storage_write", "want": want, "workers": len(self._names), "patience": _PATIENCE}
+        self._write = {"cmd": "storage_write", "want": want, "workers": len(self._names)}
         answers = await self._ask({name: {**self._write, "paths": self._paths} for name in self._names})
         for name, answer in answers.items():
             told_of = _mounts(answer, self.looks)
@@ -175,9 +175,7 @@ class _Test:
                     files[str(number)] = [[self._index[w], looks.written[w]["size"]] for w in self._near(name, number)]
             if files:
                 whole = self._index[self._next(name)]
-                asks[name] = {
-                    "cmd": "storage_look", "paths": self._paths, "files": files, "whole": whole, "patience": _PATIENCE
-                }  # fmt: skip
+                asks[name] = {"cmd": "storage_look", "paths": self._paths, "files": files, "whole": whole}
         by_index = {str(index): name for name, index in self._index.items()}
         for name, answer in (await self._ask(asks)).items():
             for number, told in _mounts(answer, self.looks).items():
@@ -262,6 +260,7 @@ class _Test:
         return self.looks[number].read.get(name, {})
 
     async def _ask(self, asks: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
+        asks = {name: {"patience": _PATIENCE * self._run.session.pace, **ask} for name, ask in asks.items()}
         return await self._run.session.ask(asks, 4 * _PATIENCE + 5) if asks else {}
 
     def _near(self, name: str, number: int) -> list[str]:

@@ -203,6 +203,8 @@ BAD_USE = {
     "--no-gpu --allow-busy": 2,
     "--tier fast": 2,
     "--timeout 0": 2,
+    "--patience 0": 2,
+    "--patience nan": 2,
     "-w 9": 3,
 }
 

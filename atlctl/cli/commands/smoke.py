@@ -83,6 +83,16 @@ def command(
             ),
         ),
     ] = None,
+    patience: Annotated[
+        int,
+        typer.Option(
+            "--patience",
+            min=1,
+            max=100,
+            metavar="FACTOR",
+            help=Message("multiply all time limits for slow machines; a limit set with --timeout stays"),
+        ),
+    ] = 1,
     net_only: Annotated[
         bool, typer.Option("--net-only", help=Message("test only facts and network, without torch"))
     ] = False,
@@ -120,7 +130,7 @@ def command(
     _check(net_only=net_only, no_gpu=no_gpu, allow_busy=allow_busy, gpus=gpus, mount=mount, items=items)
     context().container = container
     chosen_items = _items(items)
-    seconds = timeout or _seconds(tier, chosen_items, budget)
+    seconds = timeout or patience * _seconds(tier, chosen_items, budget)
     if print_torchrun:
         return run_async(lambda: _print_torchrun(job, job_option, selection, seconds, output))
 
@@ -138,6 +148,7 @@ def command(
             mounts=tuple(mount or ()),
             timeout=seconds,
             budget=budget,
+            patience=patience,
             busbw=own_busbw(),
         )
 

@@ -30,7 +30,7 @@ from torch.distributed import rendezvous as _rendezvous  # type: ignore[attr-def
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     Say = Callable[..., None]
@@ -366,6 +366,7 @@ def collectives(own: Rank) -> None:
         if name == "send_recv" and own.world < 2:
             continue
         own.say(ev="step", step=name)
+        test.before = test.inside = 0.0
         begun = time.monotonic()
         try:
             found = getattr(test, name)()
@@ -375,6 +376,7 @@ def collectives(own: Rank) -> None:
                 raise
             own.say(ev="skipped", step=name, why=str(error)[:200])
             continue
+        found.update(before=round(test.before, 4), inside=round(test.inside, 4))
         own.say(ev="result", step=name, seconds=round(time.monotonic() - begun, 5), **found)
 
 
@@ -386,6 +388,20 @@ class Collectives:
         self.total = torch.zeros(length, device=own.device)
         for sender in range(own.world):
             self.total += self.expected(sender)
+        #: Seconds of the current step: between the collectives without waiting for a CPU, and inside them.
+        self.before = self.inside = 0.0
+        self._ended: tuple[float, float] | None = None
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """One collective."""
+        begun = time.monotonic()
+        if self._ended is not None:
+            self.before += max(0.0, begun - self._ended[0] - ((_waited() or 0.0) - self._ended[1]))
+        yield
+        self.own.sync()
+        self._ended = time.monotonic(), _waited() or 0.0
+        self.inside += self._ended[0] - begun
 
     def expected(self, sender: int) -> torch.Tensor:
         return pattern(sender, self.length, self.own.device)
@@ -398,25 +414,29 @@ class Collectives:
         return torch.full((length,), -1.0, device=self.own.device)
 
     def barrier(self) -> Spec:
-        dist.barrier()
+        with self.timed():
+            dist.barrier()
         return {"wrong": {}}
 
     def all_reduce(self) -> Spec:
         values = self.sent()
-        dist.all_reduce(values)
+        with self.timed():
+            dist.all_reduce(values)
         wrong = differs(values, self.total)
         return {"wrong": {}, "sum": wrong, "digest": digest(values)}
 
     def all_gather(self) -> Spec:
-        values = [self.empty(self.length) for _ in range(self.own.world)]
-        dist.all_gather(values, self.sent())
+        values, sent = [self.empty(self.length) for _ in range(self.own.world)], self.sent()
+        with self.timed():
+            dist.all_gather(values, sent)
         return self._wrong({sender: (values[sender], self.expected(sender)) for sender in range(self.own.world)})
 
     def reduce_scatter(self) -> Spec:
         begin = self.own.rank * self.part
-        values = self.empty(self.part)
+        values, sent = self.empty(self.part), self.sent()
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        scatter(values, self.sent())
+        with self.timed():
+            scatter(values, sent)
         return {"wrong": {}, "sum": differs(values, self.total[begin : begin + self.part])}
 
     def broadcast(self) -> Spec:
@@ -424,13 +444,15 @@ class Collectives:
         pairs = {}
         for sender in sorted({0, self.own.world - 1}):
             values = self.sent() if sender == self.own.rank else self.empty(self.length)
-            dist.broadcast(values, sender)
+            with self.timed():
+                dist.broadcast(values, sender)
             pairs[sender] = values, self.expected(sender)
         return self._wrong(pairs)
 
     def all_to_all(self) -> Spec:
-        values, part, begin = self.empty(self.length), self.part, self.own.rank * self.part
-        dist.all_to_all_single(values, self.sent())
+        values, sent, part, begin = self.empty(self.length), self.sent(), self.part, self.own.rank * self.part
+        with self.timed():
+            dist.all_to_all_single(values, sent)
         return self._wrong(
             {
                 sender: (values[sender * part : (sender + 1) * part], self.expected(sender)[begin : begin + part])
@@ -443,8 +465,9 @@ class Collectives:
         after, before = (self.own.rank + 1) % self.own.world, (self.own.rank - 1) % self.own.world
         values = self.empty(self.length)
         both = [dist.P2POp(dist.isend, self.sent(), after), dist.P2POp(dist.irecv, values, before)]
-        for work in dist.batch_isend_irecv(both):
-            work.wait()
+        with self.timed():
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
         return self._wrong({before: (values, self.expected(before))})
 
     def _wrong(self, pairs: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> Spec:

@@ -182,7 +182,8 @@ class _Mesh:
         if not peers:
             return
         at_once = max(1, min(_OPENED, _AT_ONCE // max(Counter(other for _, other in pairs).values())))
-        command = {"cmd": "connect", "times": _OPENED, "at_once": at_once, "patience": _AGAIN}
+        command = {"cmd": "connect", "times": _OPENED, "at_once": at_once}
+        command["patience"] = _AGAIN * self._session.pace
         limit = _AGAIN * _OPENED / at_once + 2.0
         answers = await self._session.ask({one: {**command, "peers": own} for one, own in peers.items()}, limit)
         for one, answer in answers.items():
@@ -209,7 +210,8 @@ class _Mesh:
             peers.setdefault(one, {})[str(self._workers[other].index)] = self.where[other]
         cap = 2 * patience + 0.05 * len(self.where)
         sizes = {"small": 2, "large": _LARGE_MANY} if many else {"small": 4, "large": _LARGE}
-        command = {"cmd": "mesh", "patience": patience, "cap": cap, **sizes}
+        pace = self._session.pace
+        command = {"cmd": "mesh", "patience": patience * pace, "cap": cap * pace, **sizes}
         commands = {name: {**command, "peers": asked} for name, asked in peers.items()}
         silent = {}
         answers = await self._session.ask(commands, 2 * cap + 4.0, patience=patience + 0.8)

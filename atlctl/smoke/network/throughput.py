@@ -6,6 +6,7 @@ A link that is slower than others or loses packets is measured again, alone, bef
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,9 @@ SLOW, SLOWISH = 0.6, 0.7
 LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.003, 5, 0.002, 2
 #: Above these shares of the time, the transfer waited for the sender's CPU or for the receiver, not for the network.
 _BUSY, _RECEIVER = 0.75, 0.3
+#: If transfers waited for a CPU for this share of their time, and below this share of their speed alone, the machines
+#: limited the speed.
+_WAITED, _AGREE = 0.3, 0.75
 #: A transfer that detects loss runs between the second and the first share of the median speed, and if possible at no
 #: more than the third share of the link's own speed: a healthy link drops nothing then. It sends this number of
 #: segments, within these minimum and maximum seconds.
@@ -97,6 +101,8 @@ class _Throughput:
                 stage.not_judged(joined([stage.note, why]))
             return None
         await self._slow(lossy, stage)
+        if hungry := await self._hungry():
+            stage.not_judged(joined([stage.note, hungry]))
         return None
 
     # Measuring
@@ -122,7 +128,8 @@ class _Throughput:
         singly: float = 0.0,
     ) -> dict[Pair, Rate]:
         """Let each of these workers send to its peers, one after another. Malformed results are left out."""
-        command = {"cmd": "send", "seconds": seconds, "slot": slot, "patience": _PATIENCE}
+        command = {"cmd": "send", "seconds": seconds, "slot": slot}
+        command["patience"] = _PATIENCE * self._run.session.pace
         command |= {"singly": 1.0 if paces else singly, "share": self._run.options.share}
         commands = {
             name: {**command, "turns": own, "pace": int(paces[name]) if paces else 0}
@@ -153,6 +160,20 @@ class _Throughput:
             seconds = max(loss_seconds(self._rates[one, other], paces[one]) for one, other in batch)
             found |= await self._send({one: [self._turn(other)] for one, other in batch}, seconds, seconds, paces)
         return found
+
+    async def _hungry(self) -> str:
+        """The reason why the speeds are those of starved machines; empty if single transfers are not starved and not
+        faster."""
+        waited = median([rate.waited for rate in self._rates.values()])
+        if waited < _WAITED:
+            return ""
+        alone = await self._again(controls(self._rates, (), _CONTROLS), pace=False)
+        fast = median([rate.bytes_per_s for rate in alone.values()])
+        agree = median([rate.bytes_per_s for rate in self._rates.values()]) > _AGREE * fast
+        if agree and not all(rate.starved for rate in alone.values()):
+            return ""
+        text = Message("speed: transfers waited for a CPU {share:.0%} of their time; alone they reach {speed}")
+        return text.filled(share=waited, speed=_mb(fast))
 
     # Judging
 
@@ -219,11 +240,19 @@ class _Throughput:
             return {pair: slow.get(pair, False) for pair in todo}
 
         bad = await confirm(self._names, fair, suspects, look)
+        told = self._told(fair, bad, starved)
+        for name in shared(told.links):
+            await look([p for p in fair if p[0] == name and p not in best and p[::-1] not in best])
+            low = {p for p in best if name in p and p not in starved and best[p] < SLOWISH * median(beside)}
+            if name in (slower := self._told(fair, bad | low, starved)).workers:
+                told, bad = slower, bad | low
         known = median(beside)
-        unjudged = {pair for pair in starved - bad if pair[::-1] in starved or pair[::-1] not in fair}
-        told = accused(self._names, [pair for pair in fair if pair not in unjudged], bad)
         self._accuse(told, bad, _SLOW_ADVICE, lambda ways: _speed([best[way] for way in ways if way in best], known))
         return None
+
+    def _told(self, fair: Mapping[Pair, Rate], bad: set[Pair], starved: set[Pair]) -> PairBlame:
+        unjudged = {pair for pair in starved - bad if pair[::-1] in starved or pair[::-1] not in fair}
+        return accused(self._names, [pair for pair in fair if pair not in unjudged], bad)
 
     def _inside(self, pair: Pair) -> bool:
         """Whether both workers are on one machine and there are several machines."""
@@ -284,7 +313,8 @@ def _speed(found: Sequence[float], usual: float) -> str:
 class Rate:
     """The result of one transfer. `singly`: segments sent one at a time, so that each is evidence about loss. `again`:
     segments retransmitted because of loss, without needless retransmissions. `busy`: share of the time in which the
-    sender computed or waited for a CPU; `receiver`: in which the receive window was full. `error` is untrusted text."""
+    sender computed or waited for a CPU; `waited`: in which it waited; `receiver`: in which the receive window was full.
+    `error` is untrusted text."""
 
     bytes_per_s: float
     segments: int = 0
@@ -294,6 +324,7 @@ class Rate:
     receiver: float = 0.0
     error: str = ""
     singly: int = 0
+    waited: float = 0.0
 
     @property
     def share(self) -> float:
@@ -333,6 +364,7 @@ class Rate:
             min(self.receiver, other.receiver),
             self.error and other.error,
             self.singly + other.singly,
+            min(self.waited, other.waited),
         )
 
 
@@ -357,6 +389,7 @@ def parse_transfer(turn: object) -> tuple[int, Rate] | None:
         cpu + waited,
         receiver,
         singly=int(singly),
+        waited=waited,
     )
 
 
@@ -385,6 +418,13 @@ def controls(rates: Mapping[Pair, Rate], apart: Collection[Pair], most: int) -> 
     fast = sorted((pair for pair in rates if pair not in apart), key=lambda pair: -rates[pair].bytes_per_s)
     skipped = max(0, (len(fast) - most) // 4)
     return fast[skipped : skipped + most]
+
+
+def shared(links: Iterable[Pair]) -> list[str]:
+    """The workers at which several of these links end. One that is slow, and not much slower than SLOW, shows as some
+    slow links."""
+    ends = Counter(name for pair in links for name in pair)
+    return [name for name, count in ends.most_common() if count > 1]
 
 
 def batches(todo: Iterable[Pair], apart: bool) -> list[list[Pair]]:

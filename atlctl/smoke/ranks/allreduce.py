@@ -13,10 +13,10 @@ from typing import Any
 from atlctl.i18n import COMMA, Message, joined, plural
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.ranks.collectives import alone, unfinished
+from atlctl.smoke.ranks.collectives import alone, unfinished, wrong_sums
 from atlctl.smoke.ranks.expected import BusbwRow, expected
 from atlctl.smoke.ranks.members import Member, account, chosen, grouped
-from atlctl.smoke.ranks.settle import Settled, addresses, losers, pairings, settle
+from atlctl.smoke.ranks.settle import Settled, addresses, in_pairs, losers, pairings, settle
 from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
 SECONDS = 120.0
@@ -112,9 +112,14 @@ async def check_allreduce(run: Run) -> None:
             return
         measured = figures(settled.outcome)
         if bad := wrong(settled.outcome):
-            text = Message("wrong sums came to {some} of {all} ranks", some=len(bad), all=len(settled.members))
-            one = bad[0].culprit if len(bad) == 1 else None
-            run.find(Finding(CHECK, Severity.FAIL, one, text, False, _ADVICE))
+            sizes = spec(run, settled.members)
+            ones = bad
+            if len(bad) > 1:
+                ones = await in_pairs(run, CHECK, settled.members, SECONDS, lambda end: bool(wrong(end)), spec=sizes)
+            text = wrong_sums(len(bad), len(settled.members), CHECK)
+            culprits: list[Culprit | None] = [one.culprit for one in ones]
+            sure = len(bad) > 1 and bool(ones)
+            run.find(*(Finding(CHECK, Severity.FAIL, one, text, sure, _ADVICE) for one in culprits or [None]))
         row = row_for(run, settled)
         if judge(measured, row) is not None:
             again = await settle(run, CHECK, settled.members, SECONDS, spec=spec(run, members))

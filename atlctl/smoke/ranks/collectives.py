@@ -6,15 +6,17 @@ Data from a worker may be malformed: a value of the wrong type counts as not rep
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from atlctl.i18n import COMMA, Message, joined, plural
+from atlctl.jobs.fields import number
 from atlctl.smoke.context import OpenCheck, Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks.members import Member, account, chosen, grouped
-from atlctl.smoke.ranks.settle import Settled, settle
+from atlctl.smoke.ranks.settle import Settled, in_pairs, settle
 from atlctl.smoke.ranks.stages import StageOutcome
 
 Fields = dict[str, Any]
@@ -33,6 +35,7 @@ _ADVICE = {
     ),
     "fsdp": Message("look at all_gather and reduce_scatter of this GPU or machine: see the check collectives"),
 }
+_ADVICE_LATE = Message("see what else runs on this machine and on its GPU (atlctl top), and its CPU limit")
 _SOCKET = "NET/Socket"
 _ADVICE_WAYS = {
     "NET": Message(
@@ -47,6 +50,8 @@ _ADVICE_WAYS = {
 _AGREE, SYNCED = 1e-5, 2e-5
 #: Tolerance against fp64, which is used if there are fewer than three ranks to vote.
 _AGREE_FP64 = 1e-4
+#: Seconds by which a rank comes late to a collective, beside the time in which it waited for a CPU.
+LATE = 0.25
 _GRADIENTS = Message("its gradients differ from those of the other ranks after the sync")
 _PARAMETERS = Message("its parameters differ from those of the other ranks after the sync")
 
@@ -55,7 +60,10 @@ async def check_collectives(run: Run) -> None:
     """Check collectives with exact integers, bit by bit; on GPUs also the transport that NCCL used."""
     with run.check("collectives") as stage:
         settled = await group_check(run, stage, "collectives", wrong_in_collectives)
-        if settled is not None and settled.outcome is not None and settled.members[0].gpu is not None:
+        if settled is None or not settled.whole:
+            return
+        await _check_late(run, settled)
+        if settled.members[0].gpu is not None:
             await _check_ways(run, stage, settled)
 
 
@@ -92,11 +100,28 @@ async def group_check(
         return settled
     wrongs = judge(results(settled.outcome))
     if wrongs:
-        second = await settle(run, check, settled.members, _SECONDS[check])
-        again = judge(results(second.outcome)) if second.outcome is not None and second.whole else []
+        culprits, seconds = list[Member](), _SECONDS[check]
+        if all(wrong.place is None for wrong in wrongs):
+            culprits = await in_pairs(run, check, settled.members, seconds, lambda end: bool(_wrong(end, judge)))
+        second = await settle(run, check, [m for m in settled.members if m not in culprits], seconds)
+        again = _wrong(second.outcome, judge)
+        if culprits and second.whole and not again:
+            wrongs = again = _in_pairs(settled.outcome, culprits, wrongs[0].evidence)
         run.find(*wrong_findings(check, settled.outcome, wrongs, again))
     stage.note = note(settled, len(members))
     return settled
+
+
+def _in_pairs(outcome: StageOutcome, culprits: Collection[Member], evidence: str) -> list[Wrong]:
+    """The culprits that the stage in pairs has shown, without whom the other ranks are right."""
+    text = Message(
+        "{why}; in pairs of ranks, only those with it are wrong, and the other ranks are right without it", why=evidence
+    )
+    return [Wrong(track.place, text) for track in outcome.tracks if track.member in culprits]
+
+
+def _wrong(outcome: StageOutcome | None, judge: Callable[[Results], list[Wrong]]) -> list[Wrong]:
+    return judge(results(outcome)) if outcome is not None and outcome.whole else []
 
 
 def alone(ranks: int) -> Message:
@@ -186,6 +211,8 @@ def wrong_in_collectives(results: Results) -> list[Wrong]:
 
 
 def _sums(results: Results) -> list[Wrong]:
+    """A wrong sum of all_reduce that came to few ranks is their fault. Everything else may be any rank's: a part of
+    reduce_scatter comes to one rank, from all."""
     wrong = {
         place: [step for step, result in steps.items() if isinstance(result.get("sum"), list) and result["sum"]]
         for place, steps in results.items()
@@ -193,16 +220,17 @@ def _sums(results: Results) -> list[Wrong]:
     bad = {place: steps for place, steps in wrong.items() if steps}
     if not bad:
         return []
-    if 2 * len(bad) < len(results):
+    if 2 * len(bad) < len(results) and all("all_reduce" in steps for steps in bad.values()):
         return [
             Wrong(place, Message("wrong sums in {steps} came to it, and right ones to the others", steps=_steps(steps)))
             for place, steps in sorted(bad.items())
         ]
     steps = [step for one in bad.values() for step in one]
-    text = Message(
-        "wrong sums in {steps} came to {some} of {all} ranks", steps=_steps(steps), some=len(bad), all=len(results)
-    )
-    return [Wrong(None, text)]
+    return [Wrong(None, wrong_sums(len(bad), len(results), _steps(steps)))]
+
+
+def wrong_sums(some: int, every: int, steps: str) -> Message:
+    return Message("wrong sums in {steps} came to {some} of {all} ranks", steps=steps, some=some, all=every)
 
 
 def _first(said: Message, results: Results, sender: int, receiver: int) -> Message:
@@ -357,6 +385,42 @@ def _said(wrong: Wrong, places: Mapping[int, Member]) -> str:
     if member is None or wrong.peer is not None:
         return wrong.evidence
     return Message("{what}: {why}", what=member.name, why=wrong.evidence)
+
+
+# Arrivals
+
+
+async def _check_late(run: Run, settled: Settled) -> None:
+    """Add a warning for each rank for which the others wait in a collective, in two runs."""
+    first = late(settled.outcome) if settled.outcome is not None else {}
+    if not first:
+        return
+    second = await settle(run, "collectives", settled.members, _SECONDS["collectives"])
+    again = late(second.outcome) if second.outcome is not None and second.whole else {}
+    for member, (step, seconds) in first.items():
+        if member in again:
+            text = Message("{who} comes {seconds:.1f} s late to {step}, twice, and the other ranks wait for it")
+            text = text.filled(who=member.name, seconds=min(seconds, again[member][1]), step=step)
+            run.find(Finding("collectives", Severity.WARN, member.culprit, text, True, _ADVICE_LATE))
+
+
+def late(outcome: StageOutcome) -> dict[Member, tuple[str, float]]:
+    """The ranks that began a collective later than the others, which were in it meanwhile: the step, and by how many
+    seconds. Each rank counts from the end of the collective before, so no clocks are compared."""
+    found: dict[Member, tuple[str, float]] = {}
+    for step in dict.fromkeys(step for track in outcome.tracks for step in track.results):
+        results = {track.member: track.results.get(step, {}) for track in outcome.tracks}
+        came = {one: number(result.get("before"), least=0) for one, result in results.items()}
+        waited = {one: number(result.get("inside"), least=0) for one, result in results.items()}
+        for member, seconds in came.items():
+            others = [(came[one], waited[one]) for one in came if one != member]
+            known = [(begun, inside) for begun, inside in others if begun is not None and inside is not None]
+            if seconds is None or not known or len(known) < len(others):
+                break
+            by = seconds - median(begun for begun, _ in known)
+            if by > max(LATE, found.get(member, ("", 0.0))[1]) and median(inside for _, inside in known) > by / 2:
+                found[member] = step, by
+    return found
 
 
 # Transports used by NCCL, from its log

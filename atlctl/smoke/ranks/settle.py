@@ -10,7 +10,7 @@ import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +23,8 @@ from atlctl.smoke.session import words_of
 
 #: Maximum rounds of one stage: each names at least one rank and continues without it.
 _ROUNDS = 5
+#: Partners of each rank in pairs: with fewer, two bad ranks that meet are not both found.
+_PARTNERS = 4
 #: Errors that are consequences of another rank's failure.
 _CONSEQUENCE = re.compile(
     r"closed by peer|[Cc]onnection (?:reset|refused|closed)|[Bb]roken pipe|[Tt]imed ?out|[Tt]imeout|aborted|"
@@ -102,22 +104,27 @@ async def settle(
 async def _localise(
     run: Run, check: str, members: Sequence[Member], outcome: StageOutcome, seconds: float, stage: Mapping[str, Any]
 ) -> list[Blame]:
-    """Run the stage in pairs, twice with different partners, because no rank differs from the others. A rank that fails
-    both times is to blame if its partners succeed without it."""
-    if len(members) < 3 or len(versions(run, members)) > 1:
-        return []
-    played, bad = list[tuple[Member, Member]](), list[tuple[Member, Member]]()
-    for games in pairings(members, 2):
-        stages = [Stage(run.session, check, pair, seconds, preferred=addresses(run), **stage) for pair in games]
-        ends = await asyncio.gather(*(one.run() for one in stages))
-        played += games
-        bad += [pair for pair, end in zip(games, ends, strict=True) if not end.whole]
-    if len(bad) == len(played):
-        return []
-    culprits, _ = losers(played, bad)
+    """The ranks that fail in pairs while their partners succeed without them."""
+    culprits = await in_pairs(run, check, members, seconds, lambda end: not end.whole, **stage)
     why = next((track.error for track in outcome.tracks if track.error), Message("the whole group makes no progress"))
     text = Message("{who} fails in pairs with others, who get along without it: {why}", why=why)
     return [Blame(member, "fails", text.filled(who=member.name)) for member in culprits]
+
+
+async def in_pairs(
+    run: Run, check: str, members: Sequence[Member], seconds: float, bad: Callable[[StageOutcome], bool], **stage: Any
+) -> list[Member]:
+    """Run the stage in pairs, because no rank of the group differs from the others: the ranks that are `bad` with most
+    partners. Empty if every pair is bad."""
+    if len(members) < 3 or len(versions(run, members)) > 1:
+        return []
+    played, faulty = list[tuple[Member, Member]](), list[tuple[Member, Member]]()
+    for games in pairings(members, _PARTNERS):
+        stages = [Stage(run.session, check, pair, seconds, preferred=addresses(run), **stage) for pair in games]
+        ends = await asyncio.gather(*(one.run() for one in stages))
+        played += games
+        faulty += [pair for pair, end in zip(games, ends, strict=True) if bad(end)]
+    return [] if len(faulty) == len(played) else losers(played, faulty)[0]
 
 
 async def _once_more(

@@ -121,13 +121,13 @@ class Stage:
     ) -> None:
         self._session = session
         self._name = name
-        self._seconds = seconds
+        self._seconds = seconds * session.pace
         self._together = together
         self._spec = dict(spec or {})
         self._group = f"{name}-{next(_numbers)}"
         self._tracks = {member.number: Track(member) for member in members}
         on_gpus = any(member.gpu is not None for member in members)
-        self._idle = idle or (IDLE_GPU if on_gpus else IDLE) + len(members) / 20
+        self._idle = (idle or (IDLE_GPU if on_gpus else IDLE) + len(members) / 20) * session.pace
         self._preferred = preferred or {}
         self._news = asyncio.Event()
         self._heard = time.monotonic()
@@ -187,7 +187,7 @@ class Stage:
     async def _begin(self) -> None:
         """Release the ranks that have started: the first opens the store, then the others get its address."""
         tracks = list(self._tracks.values())
-        await self._until(lambda: all(t.forked or t.over for t in tracks), FIRST)
+        await self._until(lambda: all(t.forked or t.over for t in tracks), FIRST * self._session.pace)
         self._silent = False
         await self._until(lambda: all(t.up or t.over for t in tracks), self._idle)
         there = [track for track in tracks if track.up and not track.over]

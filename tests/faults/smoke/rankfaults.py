@@ -20,6 +20,7 @@ from atlctl.smoke import session
 from atlctl.smoke.context import Options, Run, Tier
 from atlctl.smoke.findings import Culprit, Report
 from atlctl.smoke.ranks import stages
+from atlctl.smoke.ranks.allreduce import check_allreduce
 from atlctl.smoke.ranks.collectives import check_collectives, check_ddp
 from atlctl.smoke.ranks.device import check_device
 from atlctl.smoke.ranks.members import chosen
@@ -98,6 +99,11 @@ TEXTS: Mapping[str, str] = {
     "computes wrong": '_after(torch.Tensor, "__matmul__", lambda got, *_: got.dtype == torch.float32 and _flip(got))',
     "wrong gradients": '_after(sys.modules[__name__], "model", _wrong_gradients)',
     "sends wrong": '_after(Collectives, "sent", lambda got, *_: _flip(got))',
+    "sums wrong": '_before(dist, "all_reduce", lambda values, *_, **__: _flip(values))',
+    "scatters wrong": """for _name in ("reduce_scatter_tensor", "reduce_scatter_single"):
+        if hasattr(dist, _name):
+            _before(dist, _name, lambda _, values: _flip(values))""",
+    "comes late": '_before(Collectives, "all_gather", lambda *_: time.sleep(0.6))',
     "diverges": '_before(sys.modules[__name__], "synced", _wrong_after)',
     "sleeps": '_before(sys.modules[__name__], "work", lambda *_: time.sleep(0.05))',
     "burns": '_before(sys.modules[__name__], "work", _burn)',
@@ -120,6 +126,7 @@ _ALL: Mapping[str, Callable[[Run], object]] = {
     "device": check_device,
     "collectives": check_collectives,
     "ddp": check_ddp,
+    "allreduce": check_allreduce,
     "stragglers": check_stragglers,
 }
 

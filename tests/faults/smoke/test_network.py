@@ -6,20 +6,26 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import socket
+import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from atlctl.jobs.model import Worker
+from atlctl.smoke.context import Options
 from atlctl.smoke.findings import Culprit, Severity, SmokeVerdict
-from atlctl.smoke.run import LIGHT_SECONDS, check_links
+from atlctl.smoke.run import LIGHT_SECONDS, Smoke, check_links
 from atlctl.smoke.session import Session
 from tests.faults.smoke import driving, netns
-from tests.faults.smoke.cases import MIXED, SINGLE, Case, mixed, single
+from tests.faults.smoke.cases import MBIT, MIXED, SINGLE, Case, mixed, single
+from tests.faults.smoke.rankfaults import hungry_neighbours
 from tests.support.needs import needs
 from tests.support.plainhosts import PlainHosts, workers
 
@@ -57,14 +63,46 @@ def test_faults_at_once_are_told_apart(count):
 
 
 @spaces
+@pytest.mark.parametrize("mbit", [MBIT, 0.56 * MBIT])
+def test_slow_links_of_a_slower_host_name_the_host(mbit):
+    """And the links, if the other links of the host are as fast as those of others."""
+    with netns.Network(6, MBIT) as network:
+        network.rate(2, mbit)
+        for other in (0, 1, 4):
+            network.slow_link(2, other, 0.3 * MBIT)
+        told = driving.drive(network.hosts(), network.workers)
+    links = {frozenset((f"worker-{other}", "worker-2")) for other in (0, 1, 4)}
+    assert (told.accused, told.nobody) == (links if mbit == MBIT else {frozenset(("worker-2",))}, []), told.lines()
+
+
+@spaces
+def test_a_slow_host_with_a_lossy_link_is_two_findings():
+    told = Case(4, [("slow node", (0,)), ("2 % loss of a link", (0, 1))]).run()
+    named = {(f.culprit and (f.culprit.worker, f.culprit.peer), "lost" in f.evidence) for f in told.report.findings}
+    assert named == {(("worker-0", None), False), (("worker-0", "worker-1"), True)}, told.lines()
+
+
+@spaces
 def test_healthy_hosts_pass():
-    told = Case(4).run()
+    told = Case(4, mbit=50).run()
     assert told.report.verdict is SmokeVerdict.PASS, told.lines()
     mesh, speeds = told.report.data["mesh"], told.report.data["throughput"]
     assert mesh["workers"] == speeds["workers"] == [f"worker-{index}" for index in range(4)]
     for matrix in (mesh["matrix_rtt_ms"], speeds["matrix_mb_per_s"]):
         assert [[cell is None for cell in row] for row in matrix] == [[a == b for a in range(4)] for b in range(4)]
-    assert 2 < speeds["matrix_mb_per_s"][0][1] < 26  # 200 Mbit/s are 25 MB/s
+    median = statistics.median(cell for row in speeds["matrix_mb_per_s"] for cell in row if cell is not None)
+    assert 3 < median < 8  # 50 Mbit/s are 6.25 MB/s
+
+
+@spaces
+def test_speeds_that_the_cpus_limit_are_not_judged():
+    """The hosts share one CPU with other processes, and their network is faster."""
+    with hungry_neighbours(4), netns.Network(4) as network:
+        executor = network.hosts(before=dict.fromkeys(range(4), ("taskset", "-c", "0")))
+        told = driving.drive(executor, network.workers)
+    check = told.report.checks[-1]
+    assert (check.verdict, told.accused) == (SmokeVerdict.NOT_JUDGED, set()), told.lines()
+    assert "waited for a CPU" in check.note
 
 
 @spaces
@@ -127,6 +165,21 @@ def test_workers_of_one_machine_share_loopback_and_it_is_said():
     told = driving.drive(local(), workers(3))
     assert [check.verdict for check in told.report.checks] == [SmokeVerdict.PASS, SmokeVerdict.NOT_JUDGED]
     assert all("loopback" in check.note for check in told.report.checks)
+
+
+@pytest.mark.parametrize("slow", [{2: 4.5}, dict.fromkeys(range(4), 6)])
+def test_a_slow_login_is_a_note_and_the_worker_is_tested(slow):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+    def login(worker: Worker) -> Sequence[str]:
+        return "sh", "-c", 'sleep "$1"; shift; exec "$@"', "sh", str(slow.get(worker.index, 0))
+
+    executor = PlainHosts(login, lambda _: {"PATH": path})
+    smoke = Smoke(executor, workers(4), Options("quick", items=("facts", "mesh"), timeout=60))
+    asyncio.run(smoke.run())
+    assert smoke.report.verdict is SmokeVerdict.PASS, smoke.report
+    assert smoke.report.findings == []
+    assert re.fullmatch(r"4 of 4 workers answer, worker-\d after \d+ s", smoke.report.checks[0].note)
 
 
 def test_an_agent_that_falls_silent_is_named_soon():

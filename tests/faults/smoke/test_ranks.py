@@ -35,6 +35,25 @@ def test_wrong_values_of_four_kinds_name_four_workers() -> None:
     assert all(f.culprit and f.culprit.kind == "rank" and f.culprit.rank is not None for f in told.report.findings)
 
 
+def test_senders_of_wrong_sums_are_named_and_not_the_receivers() -> None:
+    """Each rank but those is right in all collectives in which a value names its sender."""
+    told = driven(5, {1: ["sums wrong"], 3: ["scatters wrong"]}, ("collectives", "ddp", "allreduce"))
+    found = [(f.check, f.culprit and f.culprit.worker, f.severity, f.confirmed) for f in told.report.findings]
+    assert sorted(found) == [
+        ("allreduce", "worker-1", Severity.FAIL, True),
+        ("collectives", "worker-1", Severity.FAIL, True),
+        ("collectives", "worker-3", Severity.FAIL, True),
+        ("ddp", "worker-1", Severity.FAIL, True),
+    ], told.lines()
+
+
+def test_a_rank_that_comes_late_to_a_collective_is_named() -> None:
+    told = driven(4, {2: ["comes late"]})
+    (finding,) = told.report.findings
+    assert (finding.culprit and finding.culprit.worker, finding.severity) == ("worker-2", Severity.WARN), told.lines()
+    assert "s late to all_gather" in finding.evidence
+
+
 def test_three_that_end_or_hang_are_named_and_the_others_are_still_tested() -> None:
     """All three in one stage. The next stage continues without them."""
     told = driven(5, {0: ["hangs"], 1: ["segfaults"], 3: ["exits"]}, ["collectives"] * 2, idle=2)

@@ -12,6 +12,7 @@ import pytest
 
 from atlctl.backends.base import Event, Exited, FailedToStart, Lost
 from atlctl.i18n import translated
+from atlctl.smoke import session as talk
 from atlctl.smoke.session import Session
 from tests.support.pace import within
 from tests.support.waiting import until
@@ -243,6 +244,32 @@ def test_where_nobody_has_answered_yet_all_may_be_slow(monkeypatch: pytest.Monke
     assert asyncio.run(scenario()) == ["worker-1"]
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     assert asyncio.run(scenario()) == []
+
+
+@pytest.mark.parametrize(("login", "patience", "pace"), [(0.0, 1.0, 1), (0.0, 3.0, 3), (0.4, 2.0, 4), (5.0, 1.0, 5)])
+def test_time_limits_follow_the_slowest_login_and_the_user(
+    monkeypatch: pytest.MonkeyPatch, login: float, patience: float, pace: float
+) -> None:
+    """The last command has no answer."""
+    monkeypatch.setattr(talk, "SLOW_LOGIN", 0.2 if login < 1 else 0.01)
+
+    async def slow(stream: Stream) -> None:
+        await asyncio.sleep(min(login, 0.4))
+        stream.hello()
+        await mute(stream)
+
+    async def scenario() -> tuple[float, float]:
+        scripts = {"worker-1": slow} if login else {}
+        async with Session(Scripted(scripts), [worker(0), worker(1)], {"seconds": 9}, patience) as agents:
+            assert await agents.roll_call(9) == {}
+            begun = time.monotonic()
+            if login:
+                assert (await agents.ask({"worker-1": {"cmd": "ping"}}, 0.2))["worker-1"].late
+            return agents.pace, time.monotonic() - begun
+
+    found, waited = asyncio.run(scenario())
+    assert pace <= found <= pace * 1.5
+    assert not login or waited >= 0.2 * pace
 
 
 def test_a_roll_call_that_makes_progress_waits_for_the_slow_ones() -> None:

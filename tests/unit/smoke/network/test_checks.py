@@ -26,6 +26,8 @@ WORKERS = tuple(Worker(f"w{index}", index, State.RUNNING) for index in range(4))
 class Agents:
     """A fake session: `agent` answers for all workers; None: no answer."""
 
+    pace = 1.0
+
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from atlctl.smoke.ranks.collectives import Wrong, wrong_in_collectives, wrong_in_ddp
+from atlctl.smoke.ranks.collectives import LATE, Wrong, late, wrong_in_collectives, wrong_in_ddp
 from atlctl.smoke.ranks.device import problem
+from atlctl.smoke.ranks.members import Member
+from atlctl.smoke.ranks.stages import StageOutcome, Track
 
 WRONG = [1, 5, "188.0", "172.0"]
 
@@ -57,6 +59,31 @@ def test_wrong_sums_alone() -> None:
     """Wrong sums on one rank accuse that rank; on all ranks the culprit is unknown, but it is still a fault."""
     assert places(wrong_in_collectives(collectives(4, set(), {2: True}))) == [(2, None)]
     assert places(wrong_in_collectives(collectives(4, set(), dict.fromkeys(range(4), True)))) == [(None, None)]
+
+
+def test_a_wrong_part_of_reduce_scatter_does_not_accuse_its_receiver() -> None:
+    told = collectives(4, set())
+    told[0]["reduce_scatter"] = {"wrong": {}, "sum": WRONG}
+    assert places(wrong_in_collectives(told)) == [(None, None)]
+
+
+def arrivals(before: list[Any], inside: list[Any]) -> dict[int, tuple[str, float]]:
+    """The late ranks if these are their seconds before all_gather and in it."""
+    tracks = [
+        Track(Member(at, f"worker-{at}"), results={"barrier": {}, "all_gather": {"before": came, "inside": waited}})
+        for at, (came, waited) in enumerate(zip(before, inside, strict=True))
+    ]
+    return {member.number: told for member, told in late(StageOutcome("collectives", tracks)).items()}
+
+
+def test_a_rank_is_late_if_the_others_were_in_the_collective_meanwhile() -> None:
+    assert arrivals([0.01, 0.02, 0.52, 0.02], [0.6, 0.5, 0.1, 0.5]) == {2: ("all_gather", 0.5)}
+    assert arrivals([0.01, 0.51], [0.5, 0.01]) == {1: ("all_gather", 0.5)}
+    assert arrivals([0.02, 0.02, 0.52, 0.02], [0.1] * 4) == {}
+    assert arrivals([5.0] * 4, [5.0] * 4) == {}
+    assert arrivals([0.0, 0.0, LATE], [1.0] * 3) == {}
+    assert arrivals([0.0, None, 5.0], [1.0] * 3) == {}
+    assert arrivals(["x", [], 5.0], [1.0, {}, float("nan")]) == {}
 
 
 def ddp(world: int, seed: int = 1) -> dict[int, Any]:

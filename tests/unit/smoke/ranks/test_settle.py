@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
+import pytest
+
+from atlctl.smoke.ranks import settle
 from atlctl.smoke.ranks.members import Member
-from atlctl.smoke.ranks.settle import blame, frames
+from atlctl.smoke.ranks.settle import blame, frames, losers, pairings
 from atlctl.smoke.ranks.stages import StageOutcome, Track
 
 STACK = """Thread 0x00007f1 (most recent call first):
@@ -120,3 +124,11 @@ def test_a_rank_whose_agent_is_gone_is_not_blamed() -> None:
 def test_frames_are_those_of_the_thread_that_was_asked() -> None:
     assert frames(WAITS)[0] == "all_gather (distributed_c10d.py:3000)"
     assert frames(None) == frames("") == []
+
+
+@pytest.mark.parametrize("count", range(3, 20))
+def test_one_or_two_bad_ranks_are_found_in_pairs(count: int) -> None:
+    played = [pair for games in pairings(range(count), settle._PARTNERS) for pair in games]
+    for culprits in [*combinations(range(count), 1), *(combinations(range(count), 2) if count > 3 else ())]:
+        found, _ = losers(played, [pair for pair in played if set(pair) & set(culprits)])
+        assert sorted(found) == list(culprits)
