@@ -17,7 +17,7 @@ from tests.integration.terminal import Terminal
 CHINESE = {"LC_ALL": "zh_CN.UTF-8", "LANG": "zh_CN.UTF-8"}
 #: Command lines are shown unchanged. `-- …` is another command, and so is the text after a prefix.
 _COMMAND = re.compile(
-    r"(\$ )?atlctl [^；：，“”]*|'[^']*'|“[^”]*”|mkdir -p \S+|kubectl logs [^）]*|worker server|"
+    r"(\$ )?atlctl [^；：，“”]*|'[^']*'|“[^”]*”|mkdir -p \S+|kubectl logs [^）]*|worker server|flight recorder|"
     r"--\S+ [a-z]+\|\S+|uid \S+"
 )
 _SENTENCE = re.compile(r"[A-Za-z]{2,}[,:;]? [a-z]{2,}")
