@@ -654,7 +654,7 @@ class _Pace:
         """The pace is another one than before: ends the open phase, and opens the next if it is slow."""
         middle = (level * now) ** 0.5
         steps = [step for step, *_ in self._tail]
-        count = 0
+        count = 1  # also if the last steps are on the other side
         for place, step in enumerate(reversed(steps)):
             if (step.seconds > middle) is (now > level):
                 count = place + 1

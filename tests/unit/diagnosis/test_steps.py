@@ -312,3 +312,16 @@ def test_no_standstill_within_ten_usual_steps() -> None:
 def test_no_standstill_after_the_last_step() -> None:
     track = only(fed((b"step %d/100 loss 2.3" % number, START + number) for number in range(101)))
     assert standstill(track, START + 10_000) is None
+
+
+@pytest.mark.parametrize("seed", [386, 432, 1153, 1305])
+def test_a_change_whose_last_steps_are_as_before_leaves_no_phase_empty(seed: int) -> None:
+    """A mean of ten steps may be another one although its last three are not."""
+    chance, track, number = random.Random(seed), StepTrack(), 0
+    for _ in range(8):
+        pace = chance.choice((0.1, 0.2, 0.5))
+        for _ in range(chance.randint(5, 60)):
+            number += 1
+            track.put(MeasuredStep(number, number, None, pace * chance.uniform(1, 2.5)))
+            assert track.current_slowdown is None or track.current_slowdown.factor > 1
+    assert track.slowdowns
