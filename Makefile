@@ -22,7 +22,7 @@ help: ## list these targets
 demo: $(VENV) ## a real failing torchrun job on this machine, and the main commands on it
 	$(BIN)/atlctl demo
 
-test: lint ## lint, then every test but the benchmarks; a quarter of an hour on two cores
+test: lint ## lint, then every test but the benchmarks; half an hour on two cores
 	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/benchmarks
 
 test-quick: $(VENV) ## unit and property tests without the slow ones; a minute on two cores, for after each change

@@ -104,7 +104,8 @@ async def _slow(
     source = backend(argument, option)
     job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     say_guessed(chosen)
-    before = _facts_before(source, job, against) if against is not None else None
+    kept, earlier = _folders(source, job)
+    before = _facts_before(job, earlier, against) if against is not None else None
     program = own_pyspy() if pyspy else False
     executor = source.executor(job)
     try:
@@ -115,9 +116,9 @@ async def _slow(
     finally:
         await executor.aclose()
     # Not before: a phase that has just begun is known by then.
-    tracks = await _steps(source, job, chosen, timeout)
+    tracks = await _steps(source, job, kept, chosen, timeout)
     since = _since(tracks)
-    compared = _compared(_facts_now(source, job, tracks), before) if before is not None else None
+    compared = _compared(_facts_now(job, kept, tracks), before) if before is not None else None
     if output == "json":
         data = {"job": job.name, "uid": job.uid, **to_data(found), "since": _since_data(since)}
         say.document(data | _against_data(compared), problems(looks))
@@ -183,13 +184,14 @@ async def _tested(found: SlowVerdict, executor: Executor, workers: Sequence[Work
     return with_network_test(found, faults, last.note)
 
 
-async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: float) -> list[StepTrack]:
-    """The training steps of a job: of its evidence or its recording if there is one, else of the ends of some logs."""
+async def _steps(
+    source: Backend, job: Job, kept: str | None, workers: Sequence[Worker], timeout: float
+) -> list[StepTrack]:
+    """The training steps of a job: of the folder `kept` if they are there, else of the ends of some logs."""
     from atlctl.backends.base import LogRequest
     from atlctl.diagnosis.stepfile import read_recorded
 
-    folder = _kept(source, job)
-    if folder is not None and (recorded := read_recorded(folder)):
+    if kept is not None and (recorded := read_recorded(kept)):
         return [track for tracks in recorded.values() for track in tracks]
     from atlctl.diagnosis.steps import Tracks
 
@@ -210,15 +212,16 @@ async def _steps(source: Backend, job: Job, workers: Sequence[Worker], timeout: 
     return [track for tracks in found for track in tracks.main()]
 
 
-def _kept(source: Backend, job: Job) -> str | None:
-    """The folder of the job's evidence or recording, None if there is none."""
+def _folders(source: Backend, job: Job) -> tuple[str | None, str | None]:
+    """The folders of the job's evidence or recording, and of the start before; None if there is none."""
     from atlctl.backends.base import KeepsEvidence
     from atlctl.cli.evidence.recorded import of_job
 
-    for folder in source.evidence(job) if isinstance(source, KeepsEvidence) else ():
-        return folder
+    found = source.evidence(job) if isinstance(source, KeepsEvidence) else ()
+    if found:
+        return found[0], found[1] if len(found) > 1 else None
     recording = of_job(job)
-    return None if recording is None else recording.folder
+    return None if recording is None else recording.folder, None
 
 
 def _since(tracks: Sequence[StepTrack]) -> Slowdown | None:
@@ -304,15 +307,13 @@ class _Compared:
         return self.now.seconds / self.before.seconds if self.now.seconds and self.before.seconds else None
 
 
-def _facts_before(source: Backend, job: Job, against: str) -> _Facts:
-    """The facts of the job to compare with. Raises AtlctlError."""
-    from atlctl.backends.base import KeepsEvidence
+def _facts_before(job: Job, earlier: str | None, against: str) -> _Facts:
+    """The facts of the job to compare with: by default those of the folder `earlier`. Raises AtlctlError."""
     from atlctl.cli.evidence.recorded import newest
 
-    if against != _EARLIER:
-        return _facts_of(against)
-    for folder in source.evidence(job)[1:] if isinstance(source, KeepsEvidence) else ():
-        return _facts_of(folder)
+    path = earlier if against == _EARLIER else against
+    if path is not None:
+        return _facts_of(path)
     recording = newest(job.backend, job.namespace, job.name, besides=job.uid)
     if recording is None:
         raise NothingMatched(
@@ -328,13 +329,12 @@ def _facts_of(path: str) -> _Facts:
     return _facts_saved([path], [track for some in tracks_of([path], "slow").workers.values() for track in some])
 
 
-def _facts_now(source: Backend, job: Job, tracks: Sequence[StepTrack]) -> _Facts:
-    """The facts of a living job: of its evidence or its recording if there is one."""
+def _facts_now(job: Job, kept: str | None, tracks: Sequence[StepTrack]) -> _Facts:
+    """The facts of a living job: of the folder `kept` if there is one."""
     from atlctl.recording.save import describe_job, describe_worker
 
-    folder = _kept(source, job)
-    if folder is not None:
-        return _facts_saved([folder], tracks)
+    if kept is not None:
+        return _facts_saved([kept], tracks)
     workers = [describe_worker(worker) for worker in job.workers]
     return _facts(job.name, {"job": describe_job(job), "workers": workers}, {}, tracks)
 
