@@ -75,15 +75,10 @@ def command(
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     context().container = container
-    if dump and not yes:
-        from atlctl.cli.prompt import confirm
-
-        question = Message(
-            "Let torch write its flight recorders? It collects stacks, which can block a rank that hangs."
-        )
-        confirm(question, Message("nothing was looked at"))
     verbose = bool(context().verbose)
-    return run_async(lambda: _stacks(job, job_option, selection, not no_pyspy, repeat, dump, timeout, output, verbose))
+    return run_async(
+        lambda: _stacks(job, job_option, selection, not no_pyspy, repeat, dump, yes, timeout, output, verbose)
+    )
 
 
 async def _stacks(
@@ -93,6 +88,7 @@ async def _stacks(
     pyspy: bool,
     repeat: bool,
     dump: bool,
+    yes: bool,
     timeout: float,
     output: str,
     verbose: bool,
@@ -107,6 +103,13 @@ async def _stacks(
     source = backend(argument, option)
     job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     say_guessed(chosen)
+    if dump and not yes:
+        from atlctl.cli.prompt import confirm
+
+        question = Message(
+            "Let torch write its flight recorders? It collects stacks, which can block a rank that hangs."
+        )
+        confirm(question, Message("nothing was looked at"))
     program = own_pyspy() if pyspy else False
     executor = source.executor(job)
     try:
