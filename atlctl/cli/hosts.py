@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from atlctl.backends.hosts.connect import Connections
     from atlctl.backends.hosts.lists import HostList
     from atlctl.backends.hosts.peers import Found
+    from atlctl.backends.hosts.records import Record
     from atlctl.backends.hosts.ssh import SshBackend
     from atlctl.jobs.config import Config, SshConfig
 
@@ -71,12 +72,22 @@ def started(name: str | None) -> bool:
 
 
 def wrapped(name: str | None) -> bool:
-    """Whether `atlctl run` wraps a worker in this container, of the job of that name or of any."""
+    """Whether `atlctl run` wraps a worker in this container, of the job of that name or of any, and this job is not
+    that of another backend."""
     if not os.path.isdir(os.path.join(state_dir(), "run")):
         return False
     from atlctl.backends.hosts import runs
 
-    return any(name is None or record.name == name for record in runs.here())
+    return any(record.owner is None if name is None else record.name == name != record.owner for record in runs.here())
+
+
+def wrappers_of(name: str) -> Record | None:
+    """What `atlctl run` knows of the job `name` of another backend, if it wraps a worker of it in this container."""
+    if not os.path.isdir(os.path.join(state_dir(), "run")):
+        return None
+    from atlctl.backends.hosts import runs
+
+    return runs.owned_by(name)
 
 
 def placed_here(name: str) -> bool:

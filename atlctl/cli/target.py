@@ -176,21 +176,29 @@ def _fitting(name: str | None) -> Choice:
     from atlctl.cli import hosts
 
     if worker := os.environ.get("ATLCTL_WORKER"):
-        return Choice("ssh" if name is not None and hosts.started(name) else "local", "worker", worker)
+        ssh = name is not None and (hosts.started(name) or (not _is_local(name) and hosts.wrappers_of(name) is not None))
+        return Choice("ssh" if ssh else "local", "worker", worker)
     if hosts.wrapped(name):
         return Choice("ssh", "wrapper", name or "")
     cluster = available()
     if name is None:
         return Choice("kubernetes", "configured") if cluster else _without_a_cluster()
+    if _is_local(name):
+        return Choice("local", "local_job" if cluster else "no_cluster", name)
+    if hosts.known(name):
+        return Choice("ssh", "ssh_job", name)
+    return Choice("kubernetes", "configured") if cluster else Choice("local", "no_cluster")
+
+
+def _is_local(name: str) -> bool:
+    """Whether a job of this machine has that name."""
     from atlctl.backends.hosts import registry
 
     try:
         registry.glance(name)
     except AtlctlError:
-        if hosts.known(name):
-            return Choice("ssh", "ssh_job", name)
-        return Choice("kubernetes", "configured") if cluster else Choice("local", "no_cluster")
-    return Choice("local", "local_job" if cluster else "no_cluster", name)
+        return False
+    return True
 
 
 def _without_a_cluster() -> Choice:
@@ -371,6 +379,19 @@ async def job_and_workers(
     async with within(timeout):
         job = await find_job(source, argument, option, reads_only=True)
         return job, await choose(source, job, selection)
+
+
+async def with_wrappers(source: Backend, job: Job) -> tuple[Backend, Job]:
+    """The job as `atlctl run` has it, which knows its attempts, if that wraps a worker of it in this container; else
+    as it is."""
+    from atlctl.cli import hosts
+
+    record = hosts.wrappers_of(job.name)
+    if record is None:
+        return source, job
+    wrapped = hosts.backend(None, around=False)
+    context().closers.append(wrapped.aclose)
+    return wrapped, await wrapped.launched(record)
 
 
 async def choose(

@@ -145,12 +145,12 @@ class Commanding:
         child = self._attempt.child
         if child is None:
             return set()
-        seen = processes.Snapshot(os.getpid(), self._place.job, self._bare)
-        return seen.of_worker(self._place.name, child.pid, self._attempt.start)
+        job, worker = self._place.marks
+        return processes.Snapshot(os.getpid(), job, self._bare).of_worker(worker, child.pid, self._attempt.start)
 
     async def _execute(self, attempt: Attempt, log: Log, files: str) -> None:
         """Run the command of an attempt to its end. `files`: the folder for what torch writes."""
-        environ = command_environ(self._environ, self._place.job, self._place.name, files)
+        environ = command_environ(self._environ, self._place.marks, files)
         ends = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
         stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if os.isatty(0) else os.dup(0)
         attempt.started = time.time()

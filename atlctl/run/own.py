@@ -48,7 +48,8 @@ _OF_NETWORK = ("mesh", "throughput", "pairs")
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The options of `atlctl run`; times in seconds. `root`: the folder on shared storage. `key`: the job's secret if
-    there is no folder. `items`: the checks, None for those of the quick tier, "none" for none."""
+    there is no folder. `items`: the checks, None for those of the quick tier, "none" for none. `pod`:
+    options that name the pod of this process, if its cluster can be asked."""
 
     root: str | None = None
     key: bytes | None = field(default=None, repr=False)
@@ -61,6 +62,7 @@ class Settings:
     serve: bool = True
     port: int = PORT
     stops_others: bool = False
+    pod: tuple[str, ...] = ()
 
 
 class Refused(Exception):
@@ -179,6 +181,14 @@ class OwnCommands:
                 child.kill()
             pipe.close()
         return said.decode("utf-8", "replace") or None
+
+    async def owner(self, pod: Sequence[str], seconds: float) -> str:
+        """The job of a pod; empty if it has none, or may not be read."""
+        said = await self.output(["ps", *pod, "--backend", "kubernetes", "-o", "json"], seconds)
+        try:
+            return text(mapping(mapping(mapping(json.loads(said or "")).get("data")).get("job")).get("name"), 253)
+        except (ValueError, RecursionError):
+            return ""
 
     async def smoke(self, checks: str | None, budget: str | None, seconds: float) -> list[CheckFault] | None:
         """The findings of the smoke test; None without a result."""

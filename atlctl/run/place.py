@@ -55,7 +55,9 @@ class Post:
     a contradiction in the platform's variables, for which the worker counts as alone.
 
     A launcher may start a wrapper for each of several processes of a host: `local` is the number of this one, of
-    `beside`; `rank` the global rank, None if unknown; `step` what only they have in common."""
+    `beside`; `rank` the global rank, None if unknown; `step` what only they have in common.
+
+    `owner`: the job and its worker that this process was started in by `local run`, `ssh run` or another `run`."""
 
     job: str
     index: int
@@ -67,6 +69,12 @@ class Post:
     beside: int = 1
     rank: int | None = None
     step: str = ""
+    owner: tuple[str, str] | None = None
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        """The job and the worker in the environment of the command: those of the owner, which looks for them."""
+        return self.owner or (self.job, self.name)
 
     @property
     def name(self) -> str:
@@ -97,8 +105,11 @@ def place(environ: Mapping[str, str], name: str | None = None) -> Post:
     index, count, odd = _numbers(around, peers, process if around is environ else "", beside)
     first = next((host for _, host in masters(around) if host), "") or (peers.hosts[0].name if peers else "")
     step = " ".join(environ[variable] for variable in _STEPS if variable in environ)
+    owner = environ.get("ATLCTL_JOB", ""), environ.get("ATLCTL_WORKER", "")
+    job = name or _job(around, first)
     return Post(
-        name or _job(around, first),
+        # With the name of its owner it could not be told from it.
+        f"{job[: MAX_JOB_NAME - 4]}-run" if all(owner) and job == owner[0] else job,
         index,
         count,
         first,
@@ -108,6 +119,7 @@ def place(environ: Mapping[str, str], name: str | None = None) -> Post:
         beside,
         int(rank) if rank.isdecimal() else None,
         step,
+        owner if all(owner) else None,
     )
 
 
@@ -163,9 +175,9 @@ def _job(environ: Mapping[str, str], first: str) -> str:
     return _UNSAFE.sub("-", named).strip("-_")[:MAX_JOB_NAME] or "job"
 
 
-def command_environ(given: Mapping[str, str], job: str, worker: str, files: str) -> dict[str, str]:
+def command_environ(given: Mapping[str, str], marks: tuple[str, str], files: str) -> dict[str, str]:
     """The environment of the command: the given one, the marks of its processes, and folders for evidence of torch."""
-    environ = {**given, "ATLCTL_JOB": job, "ATLCTL_WORKER": worker}
+    environ = {**given, "ATLCTL_JOB": marks[0], "ATLCTL_WORKER": marks[1]}
     with contextlib.suppress(OSError):
         os.makedirs(files, mode=0o700, exist_ok=True)
         environ.setdefault("TORCHELASTIC_ERROR_FILE", f"{files}/error.json")

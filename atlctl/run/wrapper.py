@@ -54,8 +54,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds for the folder to answer, and between two questions to another wrapper.
 FOLDER_SECONDS, POLL_SECONDS = 10.0, 0.5
-#: Seconds for the check before the command, for the verdict, and for `stacks` before it.
-CHECK_SECONDS, VERDICT_SECONDS, STACKS_SECONDS = 180.0, 120.0, 60.0
+#: Seconds for the check before the command, for the verdict, for `stacks` before it, and for a cluster's answer.
+CHECK_SECONDS, VERDICT_SECONDS, STACKS_SECONDS, OWNER_SECONDS = 180.0, 120.0, 60.0, 60.0
 #: Seconds between questions to a worker whose word is waited for, and may never come.
 LOST_SECONDS = 5.0
 #: Seconds between looks whether the others live, and how many a worker may miss.
@@ -103,6 +103,8 @@ class Wrapper(Commanding):
         self._table: dict[int, dict[str, Any]] = {}
         self._answering = 0
         self._record_path: str | None = None
+        #: The job of another backend that these workers belong to; empty if none is known.
+        self._owner = ""
         #: Whether the command may start: None until it is decided, else "" or why not.
         self._gate: str | None = None
         self._joined = False
@@ -124,7 +126,7 @@ class Wrapper(Commanding):
         """The exit code of the last attempt; 125 if the check keeps the command from starting."""
         code = 0
         async with self._ready():
-            watching = asyncio.create_task(self._watch_others())
+            watching = asyncio.gather(self._watch_others(), self._find_owner())
             try:
                 await self._until_signalled(self._prepared())
                 if self._signalled is None and self._gate:
@@ -162,6 +164,20 @@ class Wrapper(Commanding):
         await self._door.aclose(LOOK_SECONDS)  # until the answers are sent
         if "_connections" in vars(self):
             await self._connections.aclose()
+
+    async def _find_owner(self) -> None:
+        """Worker 0: the job of another backend that this worker was started in, or whose pod it is."""
+        owner = self._place.owner
+        if owner is not None:
+            self._owner = owner[0]
+        elif self._settings.pod and self._place.index == 0:
+            self._owner = await self._commands.owner(self._settings.pod, OWNER_SECONDS)
+            if self._owner:
+                self._renew_record()
+            if self._owner and self._joined and self._gate is not None:
+                self._spread()
+        if self._owner and self._place.index == 0:
+            self._say(Message("this run belongs to job {job}: atlctl ps {job}", job=self._owner))
 
     # The others
 
@@ -428,6 +444,7 @@ class Wrapper(Commanding):
             entry = entry_of(raw, self._place.count)
             if entry is not None and entry["index"] != self._place.index:
                 self._table[entry["index"]] = entry
+        self._owner = self._owner or text(told.get("owner"), 253)
         self._renew_record()
         gate = told.get("gate")
         if self._gate is None and isinstance(gate, str):
@@ -473,6 +490,7 @@ class Wrapper(Commanding):
             kind=RUN,
             access=self._access,
             own=place.name,
+            owner=self._owner or None,
         )
         try:
             self._record_path = runs.write(record, self._identity)
@@ -562,7 +580,7 @@ class Wrapper(Commanding):
         return [index for index in self._table if index != self._place.index]
 
     def _known(self) -> dict[str, Any]:
-        return {"gate": self._gate, "table": list(self._table.values())}
+        return {"gate": self._gate, "table": list(self._table.values()), "owner": self._owner}
 
     def _spread(self) -> None:
         """Send the others the table and the decision."""
@@ -606,7 +624,7 @@ class Wrapper(Commanding):
             first = [child.pid, *self._siblings.pids] if attempt.own is None else self._siblings.pids
             family = [*first, *proc.below(proc.children_of(table), first)]
             found["processes"] = len(family)
-            found["ranks"] = sorted({*asked.ranks(family, self._place.job), *self._ranks})
+            found["ranks"] = sorted({*asked.ranks(family, self._place.marks[0]), *self._ranks})
             if attempt.trainer_failed:
                 found["programs"] = sorted({table[pid].comm for pid in family if pid in table})
         return found

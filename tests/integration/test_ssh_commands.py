@@ -22,6 +22,7 @@ from tests.support.needs import needs
 from tests.support.sshd import Sshd, make_key
 
 pytestmark = needs("sshd")
+REPOSITORY = Path(__file__).parents[2]
 #: The folder of an interpreter with torch, for the workers' PATH.
 BIN = Path(sys.executable).parent
 TRAIN = """
@@ -114,6 +115,27 @@ def test_hosts_that_are_there_and_one_that_is_not(gpus: Cluster) -> None:
     assert usage["load"] >= 0
     run = gpus.cli("--hostfile", str(folder / "some"), "exec", "--all", "true")
     assert (run.code, b"connection refused" in run.stderr) == (255, True)
+
+
+def test_run_inside_makes_no_second_job(gpus: Cluster) -> None:
+    script = "echo $ATLCTL_JOB $ATLCTL_WORKER; exit $((RANK * 3))"
+    wrapped = f"PYTHONPATH={REPOSITORY} exec {sys.executable} -m atlctl run --items none --settle 0 --hold 10m"
+    gpus.run("owner", "sh", "-c", f"{wrapped} --dir {gpus.home}/shared -- sh -c '{script}'")
+    assert proc.wait_until(lambda: gpus.cli("logs", "owner").stdout.count(b" is kept: ") == 2, 60, 0.2)
+    assert gpus.cli("jobs", "-o", "name").stdout == b"owner\n"
+    said = gpus.cli("logs", "owner").stdout
+    assert b"gpu1: owner gpu1\n" in said
+    assert b"gpu2: owner gpu2\n" in said
+    assert said.count(b"atlctl: this run belongs to job owner") == 1
+    # On a host only the wrappers know the job.
+    there = {"ATLCTL_JOB": "owner", "ATLCTL_WORKER": "gpu2", "ATLCTL_STATE_DIR": f"{gpus.home}/state2/atlctl"}
+    states = [worker["state"] for worker in gpus.data("ps", env=there)["workers"]]
+    assert states == ["Held", "Held"]
+    assert gpus.cli("release", env=there).stderr == b"released: worker-[0-1]\n"
+    gpus.until_ended("owner")
+    assert gpus.states("owner") == ["Succeeded", "Failed"]
+    assert "exit code 3" in gpus.cli("errors", "owner").stdout.decode()
+    assert gpus.cli("ssh", "rm", "owner", "--yes").code == 0
 
 
 def test_a_list_of_the_configuration(gpus: Cluster) -> None:

@@ -45,10 +45,11 @@ class Record:
     master_port: int
     workers: tuple[Placed, ...]
     #: SSH: started by `ssh run`; RUN: its workers are wrapped by `atlctl run`, and have `access`. `own`: the name of
-    #: the worker that the record was found in.
+    #: the worker that the record was found in. `owner`: the job of another backend that these workers belong to.
     kind: str = SSH
     access: JobAccess | None = None
     own: str | None = None
+    owner: str | None = None
 
     @property
     def hosts(self) -> dict[str, Host]:

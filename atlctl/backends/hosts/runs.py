@@ -48,10 +48,11 @@ def forget(path: str) -> None:
 
 
 def here() -> list[Record]:
-    """The jobs of the living wrappers of this container, the newest first. Records that cannot be read do not count."""
+    """The jobs of the living wrappers of this container: those that belong to no other job first, then the newest.
+    Records that cannot be read do not count."""
     with contextlib.suppress(OSError, AtlctlError):
         check_private(root(), state_dir())
-        return sorted(_alive(), key=lambda record: -record.created)
+        return sorted(_alive(), key=lambda record: (record.owner is not None, -record.created))
     return []
 
 
@@ -73,10 +74,15 @@ def _read(path: str) -> Record | None:
         if raw.get("schema") != 1 or processes.presence(raw["wrapper"])[0] != "alive":
             return None
         access = JobAccess(bytes.fromhex(raw["access"]["secret"]), str(raw["access"]["start"]))
-        own = None if raw["own"] is None else str(raw["own"])
-        return replace(parsed(raw), kind=RUN, access=access, own=own)
+        own, owner = (None if raw.get(key) is None else str(raw[key]) for key in ("own", "owner"))
+        return replace(parsed(raw), kind=RUN, access=access, own=own, owner=owner)
     except (OSError, AtlctlError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def owned_by(name: str) -> Record | None:
+    """The record of the wrappers whose workers belong to the job `name` of another backend."""
+    return next((record for record in here() if record.owner == name), None)
 
 
 def load(name: str) -> Record:

@@ -77,7 +77,9 @@ class SshBackend(SupervisedBackend):
     async def list_jobs(self) -> Listing:
         found, problems = await asyncio.to_thread(records.load_all)
         wrapped = await asyncio.to_thread(runs.here)
-        jobs = await asyncio.gather(*(self._launched(record) for record in (*wrapped, *found)))
+        launched = {record.name for record in found}
+        wrapped = [record for record in wrapped if record.owner not in launched]
+        jobs = await asyncio.gather(*(self.launched(record) for record in (*wrapped, *found)))
         names = {job.name for job in jobs}
         listed = [one.job for one in self._lists.values() if one.name not in names]
         return Listing((*jobs, *listed), tuple(problems))
@@ -86,7 +88,7 @@ class SshBackend(SupervisedBackend):
         if self._meant is not None and name == self._meant.name:
             return self._meant.job
         try:
-            return await self._launched(self._load(name))
+            return await self.launched(self._load(name))
         except NothingMatched:
             if name in self._lists:
                 return self._lists[name].job
@@ -98,7 +100,7 @@ class SshBackend(SupervisedBackend):
 
     async def current(self) -> Job | None:
         for record in runs.here():
-            return await self._launched(record)
+            return await self.launched(record)
         return None if self._meant is None else self._meant.job
 
     async def current_worker(self, job: Job) -> str | None:
@@ -305,7 +307,8 @@ class SshBackend(SupervisedBackend):
 
     # Where a job is from
 
-    async def _launched(self, record: Record) -> Job:
+    async def launched(self, record: Record) -> Job:
+        """The job of a record, as its hosts answer now."""
         self._trusted(record)
         return looking.job(record, await self._look(record, again=True))
 
@@ -321,11 +324,17 @@ class SshBackend(SupervisedBackend):
         return self._seen[record.uid]
 
     def _load(self, name: str) -> Record:
-        """The record of the job `name`: of a wrapper in this container, or of `ssh run`. Raises as `records.load`."""
+        """The record of the job `name`: of a wrapper in this container, of `ssh run`, or of a wrapper whose job belongs
+        to that one. Raises as `records.load`."""
         try:
             return self._trusted(runs.load(name))
         except NothingMatched:
-            return self._records.load(name)
+            try:
+                return self._records.load(name)
+            except NothingMatched:
+                if (record := runs.owned_by(name)) is None:
+                    raise
+                return self._trusted(record)
 
     def _trusted(self, record: Record) -> Record:
         """The record, whose hosts may now be connected to with the job's own keys."""

@@ -30,10 +30,11 @@ async def _release(argument: str | None, option: str | None) -> int:
     from atlctl.backends.hosts.records import RUN
     from atlctl.backends.hosts.ssh import SshBackend
     from atlctl.cli.commands.rerun import not_of_run
-    from atlctl.cli.target import backend, find_job
+    from atlctl.cli.target import backend, find_job, with_wrappers
 
     source = backend(argument, option)
     job = await find_job(source, argument, option, reads_only=False, plan=True)
+    source, job = await with_wrappers(source, job)
     if not isinstance(source, SshBackend) or job.kind != RUN:
         raise not_of_run(job)
     names = [worker.name for worker in job.workers]

@@ -63,10 +63,11 @@ async def _rerun(
     from atlctl.backends.hosts.records import RUN
     from atlctl.cli.commands.stop import described, tell_facts
     from atlctl.cli.prompt import confirm
-    from atlctl.cli.target import backend, find_job, stated
+    from atlctl.cli.target import backend, find_job, stated, with_wrappers
 
     source = backend(argument, option)
-    job = await find_job(source, argument, option, reads_only=False, plan=True)
+    found = await find_job(source, argument, option, reads_only=False, plan=True)
+    source, job = await with_wrappers(source, found)
     if not isinstance(source, SupervisedBackend):
         raise not_of_run(job)
     names, argv = [worker.name for worker in job.workers], Argv(cmd) if cmd else None

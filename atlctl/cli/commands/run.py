@@ -141,6 +141,7 @@ def command(
         serve=not no_serve,
         port=port or PORT,
         stops_others=on_failure == "stop",
+        pod=_pod(),
     )
     return run_async(lambda: _run(settings, name, cmd), cleanup=_CLEANUP)
 
@@ -161,6 +162,17 @@ async def _run(settings: Settings, name: str | None, cmd: list[str]) -> int:
     from atlctl.run.wrapper import Wrapper
 
     return await Wrapper(settings, post, cmd, say_, shout).run()
+
+
+def _pod() -> tuple[str, ...]:
+    """The options that name the pod of this process; none outside of a cluster that can be asked."""
+    from atlctl.backends.kubernetes.identity import own_pod
+    from atlctl.backends.kubernetes.kubeconfig import available
+
+    own = own_pod() if available() else None
+    if own is None or own.name is None:
+        return ()
+    return "-j", f"pod/{own.name}", *(("-n", own.namespace) if own.namespace else ())
 
 
 def _key() -> bytes | None:

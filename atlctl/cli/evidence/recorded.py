@@ -216,17 +216,25 @@ def ranks(job: Job) -> RankMap | None:
 
 def last_steps(job: Job) -> dict[str, tuple[int, float]]:
     """The last step of each worker and seconds since then: from its wrapper, else from the recording of exactly this
-    job, if that is being written or whole."""
+    job, if that is being written or whole, else from the files of a wrapper in this container."""
+    from atlctl.cli import hosts
+    from atlctl.recording.save import stem
+
     found = {worker.name: worker.step for worker in job.workers if worker.step is not None}
     recording = None if found else of_job(job)
+    folder, names = "", {worker.index: stem(worker.name) for worker in job.workers}
     if recording is not None and (recording.running or recording.whole):
+        folder = recording.folder
+    elif not found and (record := hosts.wrappers_of(job.name)) is not None and record.own is not None:
+        folder = os.path.dirname(record.placed(record.own).folder)
+        names = {index: placed.name for index, placed in enumerate(record.workers)}
+    if folder:
         from atlctl.diagnosis.stepfile import read_recorded
         from atlctl.diagnosis.steps import last_step
-        from atlctl.recording.save import stem
 
-        recorded = read_recorded(recording.folder, last=True)
+        recorded = read_recorded(folder, last=True)
         for worker in job.workers:
-            if (last := last_step(recorded.get(stem(worker.name), ()))) is not None:
+            if (last := last_step(recorded.get(names.get(worker.index, ""), ()))) is not None:
                 found[worker.name] = last
     now = time.time()
     return {name: (number, max(0.0, now - at)) for name, (number, at) in found.items()}
