@@ -229,14 +229,23 @@ class Inventory(Protocol):
         """Global ranks by worker; None if unknown."""
 
 
+#: The attempt of a log before the last one.
+PREVIOUS = -1
+
+
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """The part of a log to read. `tail`: the last N lines. `since`: earliest time, in seconds since the epoch."""
+    """The part of a log to read. `tail`: the last N lines. `since`: earliest time, in seconds since the epoch.
+    `attempt`: the number of an earlier one, from 1, or PREVIOUS; None for the last one."""
 
     follow: bool = False
     tail: int | None = None
     since: float | None = None
-    previous: bool = False
+    attempt: int | None = None
+
+    @property
+    def previous(self) -> bool:
+        return self.attempt == PREVIOUS
 
 
 @dataclass(frozen=True, slots=True)

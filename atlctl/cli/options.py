@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from atlctl.i18n import LIST, Message, joined
-from atlctl.jobs.errors import UsageError
+from atlctl.jobs.errors import LEAVE_ONE_OUT, UsageError
 from atlctl.jobs.selection import Selection
 
 #: The parameter `selection` of a command, see `selecting`, and its value without any of the options.
@@ -99,6 +99,10 @@ Failed = Annotated[bool, typer.Option("--failed", help=Message("workers in state
 Exclude = Annotated[
     list[str] | None,
     typer.Option("-x", "--exclude", metavar="WORKERS", help=Message("all but these workers (same form as -w)")),
+]
+Attempt = Annotated[
+    int | None,
+    typer.Option("--attempt", min=1, metavar="N", help=Message("that attempt of 'run' or 'rerun', from 1")),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help=Message("show it again when something changes"))]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help=Message("do not ask for confirmation"))]
@@ -235,6 +239,10 @@ def refuse_job(argument: str | None, option: str | None) -> None:
             Message("a job and saved logs (--from) are both named"),
             Message("name one; several logs: --from A --from B, or a folder"),
         )
+
+
+def not_together(one: str, other: str) -> UsageError:
+    return UsageError(Message("'--{one}' and '--{other}' do not go together", one=one, other=other), LEAVE_ONE_OUT)
 
 
 def stated_job(argument: str | None, option: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from atlctl.cli import current, say
-from atlctl.cli.options import BACKENDS, stated_job
+from atlctl.cli.options import BACKENDS, not_together, stated_job
 from atlctl.cli.runtime import context, undisturbed
 from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import (
@@ -97,7 +97,7 @@ def choice(argument: str | None = None, option: str | None = None, *, of_job: bo
     if cluster is not None:
         _agree(f"--{cluster}", "kubernetes", asked.backend)
         if asked.hostfile is not None:
-            raise UsageError(Message("'--{option}' and '--hostfile' do not go together", option=cluster), LEAVE_ONE_OUT)
+            raise not_together(cluster, "hostfile")
         return Choice("kubernetes", "cluster_option", f"--{cluster}")
     if asked.hostfile is not None:
         _agree("--hostfile", "ssh", asked.backend)
@@ -176,7 +176,9 @@ def _fitting(name: str | None) -> Choice:
     from atlctl.cli import hosts
 
     if worker := os.environ.get("ATLCTL_WORKER"):
-        ssh = name is not None and (hosts.started(name) or (not _is_local(name) and hosts.wrappers_of(name) is not None))
+        ssh = name is not None and (
+            hosts.started(name) or (not _is_local(name) and hosts.wrappers_of(name) is not None)
+        )
         return Choice("ssh" if ssh else "local", "worker", worker)
     if hosts.wrapped(name):
         return Choice("ssh", "wrapper", name or "")
@@ -392,6 +394,25 @@ async def with_wrappers(source: Backend, job: Job) -> tuple[Backend, Job]:
     wrapped = hosts.backend(None, around=False)
     context().closers.append(wrapped.aclose)
     return wrapped, await wrapped.launched(record)
+
+
+async def with_attempt(source: Backend, job: Job, number: int) -> tuple[Backend, Job, int | None]:
+    """The job in an attempt, and its number for a log: None if it is the last one. Raises NothingMatched if it does not
+    exist, UsageError if attempts are not counted."""
+    from atlctl.backends.hosts.backend import SupervisedBackend
+    from atlctl.jobs.naming import fold_numbers
+
+    source, job = await with_wrappers(source, job)
+    if not isinstance(source, SupervisedBackend):
+        raise UsageError(
+            Message("the attempts of job {job} are not counted: 'atlctl run' does that", job=job.name),
+            Message("before the last restart: {command}", command=f"atlctl logs {job.name} --previous"),
+        )
+    last = 1 + max((worker.attempt or 0 for worker in job.workers), default=0)
+    if number > last:
+        text = Message("job {job} has no attempt {number}; its attempts: {numbers}")
+        raise NothingMatched(text.filled(job=job.name, number=number, numbers=fold_numbers(range(1, last + 1))))
+    return (source, job, None) if number == last else (source, await source.in_attempt(job, number), number)
 
 
 async def choose(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from atlctl.backends.base import LogLine, LogRequest
+from atlctl.backends.base import PREVIOUS, LogLine, LogRequest
 from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, all_attempts
 from atlctl.i18n import Message
@@ -246,7 +246,7 @@ class _Saving:
         room = min(TAIL_BYTES, self._share)
         why = ""
         try:
-            request = LogRequest(tail=TAIL, previous=log.previous)
+            request = LogRequest(tail=TAIL, attempt=PREVIOUS if log.previous else None)
             async with self._gate, closing(self._source.lines(self._job, log.worker, request)) as batches:
                 async for batch in batches:
                     for line in batch:
@@ -281,7 +281,7 @@ class _Saving:
         fd = -1
         try:
             fd = self._folder.create(part)
-            request = LogRequest(tail=wanted, previous=log.previous)
+            request = LogRequest(tail=wanted, attempt=PREVIOUS if log.previous else None)
             async with self._gate, closing(self._source.lines(self._job, log.worker, request)) as batches:
                 async for batch in batches:
                     data = b"".join(map(stamped, batch))

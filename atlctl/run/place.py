@@ -108,7 +108,7 @@ def place(environ: Mapping[str, str], name: str | None = None) -> Post:
     owner = environ.get("ATLCTL_JOB", ""), environ.get("ATLCTL_WORKER", "")
     job = name or _job(around, first)
     return Post(
-        # With the name of its owner it could not be told from it.
+        # Of two jobs with one name only one can be named.
         f"{job[: MAX_JOB_NAME - 4]}-run" if all(owner) and job == owner[0] else job,
         index,
         count,

@@ -618,6 +618,7 @@ class Wrapper(Commanding):
             "processes": 0,
             "ranks": [],
             "step": attempt.steps and attempt.steps.last,
+            "attempt": attempt.number - 1,
         }
         if child is not None and attempt.running:
             table = await apart(processes.everything, ASK_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -299,6 +300,20 @@ def test_rerun_has_the_environment_and_the_folder_of_the_first_attempt(jobs: Reg
         assert jobs.cli("rerun", "mend", "--yes", "--", "sh", "-c", "echo $MASTER_PORT; exit 4").code == 0
     jobs.until("mend", "Failed")
     assert text(jobs, "mend")[0] != told[0].split()[-1]
+    assert text(jobs, "mend", "--attempt", "1") == text(jobs, "mend", "--attempt", "2") == told
+    assert text(jobs, "mend", "--attempt", "3") == text(jobs, "mend")
+    ends = [jobs.data("errors", "mend", "--attempt", str(number)) for number in (1, 2, 3)]
+    assert [data["state"] for data in ends] == ["Failed", "Succeeded", "Failed"]
+    assert [f"exit code {code}" in json.dumps(data) for code, data in zip((3, 3, 4), ends, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+    for command in ("logs", "errors"):
+        run = jobs.cli(command, "mend", "--attempt", "4")
+        assert run == (b"", b"error: job mend has no attempt 4; its attempts: 1-3\n", 3), run
+    assert jobs.cli("logs", "mend", "--attempt", "1", "--previous").code == 2
+    assert jobs.cli("errors", "--from", str(jobs.folder("mend")), "--attempt", "1").code == 2
     assert jobs.data("ps", "mend")["job"]["uid"] == jobs.data("rerun", "mend", "--dry-run")["uid"]
     assert jobs.cli("local", "rm", "mend", "--yes").code == 0
 

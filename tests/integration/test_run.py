@@ -114,6 +114,12 @@ def test_logs_of_both_attempts(job: Wrapped) -> None:
     second = job.atlctl(2, "logs", "--no-prefix", "-w", "1")
     assert second.stdout == b"second of 1\n", second
     assert b"a bad batch" in job.atlctl(2, "logs", "--previous", "-w", "1").stdout
+    for number, words in ((1, b"a bad batch"), (2, b"second of 1")):
+        assert words in job.atlctl(2, "logs", "--attempt", str(number), "-w", "1").stdout
+    assert "ValueError: a bad batch" in json.dumps(job.data(2, "errors", "--attempt", "1"))
+    last = json.dumps(job.data(2, "errors", "--attempt", "2"))
+    assert "a bad batch" not in last
+    assert last == json.dumps(job.data(2, "errors"))
     assert job.atlctl(1, "release").code == 0
     assert job.codes() == [4, 4, 4]
 

@@ -59,6 +59,7 @@ def test_in_a_local_job(jobs: Registry) -> None:
     done = jobs.cli("rerun", "own", "--yes")
     assert done.code == 0, done
     assert b"attempt 2: " in done.stderr
+    assert b"ValueError: a bad batch" in jobs.cli("logs", "own", "--attempt", "1", "-w", "1").stdout
     jobs.until("own", "Succeeded")
 
 

@@ -286,7 +286,7 @@ def test_rerun_on_all_hosts_or_on_none(gpus: Cluster) -> None:
         return sorted(gpus.cli("logs", "again", *options).stdout.decode().splitlines())
 
     assert lines() == told
-    assert b"gpu2: no log before that of its first attempt" in gpus.cli("logs", "again", "--previous", "-w", "1").stderr
+    assert b"gpu2: no log of that attempt" in gpus.cli("logs", "again", "--previous", "-w", "1").stderr
 
     def files() -> list[Path]:
         return sorted(gpus.home.glob("state?/atlctl/ssh-workers/again/**/*"))
@@ -306,7 +306,9 @@ def test_rerun_on_all_hosts_or_on_none(gpus: Cluster) -> None:
     assert (run.stdout, run.code) == (b"", 0), run
     assert b"\n  how: attempt 2: ./train.sh\n" in run.stderr
     gpus.until("again", "Succeeded")
-    assert lines() == lines("--previous") == told
+    assert lines() == lines("--previous") == lines("--attempt", "1") == told
+    ends = [gpus.data("errors", "again", "--attempt", str(number))["state"] for number in (1, 2)]
+    assert ends == ["Failed", "Succeeded"]
 
     gpus.cli("rerun", "again", "--yes", "--", "sh", "-c", "echo other $RANK; exec sleep 1000")
     assert proc.wait_until(lambda: len(lines()) == 2)

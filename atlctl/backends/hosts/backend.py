@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from atlctl.backends.base import Argv, Plan, StopRequest, StopResult, as_it_is, some_of
+from atlctl.backends.hosts.states import of_workers, understood
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, UsageError
 from atlctl.jobs.fields import text, whole
-from atlctl.jobs.model import Job, Worker
+from atlctl.jobs.model import Job, State, Worker
 
 #: Characters of a reason.
 _LIMIT = 500
+#: Bytes of the end of a worker.
+_MOST_END = 64 * 1024
 
 
 class SupervisedBackend:
@@ -61,6 +67,28 @@ class SupervisedBackend:
         except TimeoutError:
             late = Message("not ended after {timeout:g} s", timeout=timeout)
             return [StopResult(worker.name, "not-stopped", reason=late) for worker in plan.workers]
+
+    async def in_attempt(self, job: Job, number: int) -> Job:
+        """The job as an earlier attempt of it has ended; workers whose end is not known are unknown."""
+
+        async def one(worker: Worker) -> Worker:
+            with suppress(AtlctlError, ValueError, RecursionError):
+                path = f"{self.folder_of(job, worker)}/exit.json.{number}"
+                end = json.loads(await self.read_file(job, worker, path, _MOST_END) or "null")
+                seen = understood(worker, {"event": "seen", "presence": "gone", "exit": end}) if end else None
+                if seen is not None:
+                    return seen.worker
+            return replace(worker, state=State.UNKNOWN, reason="", exit_code=None, signal=None)
+
+        return of_workers(job, await asyncio.gather(*map(one, job.workers)), ())
+
+    @abstractmethod
+    def folder_of(self, job: Job, worker: Worker) -> str:
+        """The folder of a worker, on its machine."""
+
+    @abstractmethod
+    async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
+        """See `LogSource.read_file`."""
 
     @abstractmethod
     async def get_job(self, name: str) -> Job:

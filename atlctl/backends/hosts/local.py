@@ -89,6 +89,9 @@ class LocalBackend(SupervisedBackend):
         """See `Measuring`."""
         return measure(workers)
 
+    def folder_of(self, job: Job, worker: Worker) -> str:
+        return registry.worker_folder(self._same(job).folder, worker.name)
+
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
         found = self._same(job)
         folder = registry.worker_folder(found.folder, worker.name)

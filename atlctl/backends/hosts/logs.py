@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from atlctl.backends.base import LogLine, LogRequest, Stream
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.statedir import file_error
 from atlctl.remote.supervisor import logs
 
@@ -28,8 +28,10 @@ _EMPTY = [b""] * 3
 
 def folder_of(own: str, request: LogRequest) -> str:
     """The folder of the log that is wanted, of the worker in the folder `own`. Raises AtlctlError."""
-    if (folder := logs.of_attempt(own, previous=request.previous)) is None:
-        raise AtlctlError(Message("this is its first attempt"), Message("leave out --previous"))
+    if (folder := logs.of_attempt(own, request.attempt)) is None:
+        if request.previous:
+            raise AtlctlError(Message("this is its first attempt"), Message("leave out --previous"))
+        raise NothingMatched(Message("it has no log of attempt {number}", number=request.attempt))
     return folder
 
 
@@ -50,7 +52,7 @@ async def read(
             moment=moment,
             pieces=PIECES,
             longest=MAX_LINE,
-            ended=None if request.previous else ended,
+            ended=ended if request.attempt is None else None,
         )
         try:
             for block in blocks:

@@ -138,7 +138,7 @@ class _Reading:
             "since": stamp(moment) if request.since else "",
             "moment": moment,
             "follow": request.follow,
-            "previous": request.previous,
+            "attempt": request.attempt,
             "pieces": PIECES,
             "longest": MAX_LINE,
         }

@@ -203,6 +203,9 @@ class SshBackend(SupervisedBackend):
 
         return await asking.each(names, one)
 
+    def folder_of(self, job: Job, worker: Worker) -> str:
+        return _folder(self._owned(job), worker.name)
+
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncGenerator[Sequence[LogLine], None]:
         record = self._owned(job)
         shared = None if record.access is None else _shared(record, worker.name)
@@ -370,10 +373,14 @@ class SshBackend(SupervisedBackend):
         return record
 
 
+def _folder(record: Record, name: str) -> str:
+    return f"{record.placed(name).folder}/workers/{safe_file_name(name)}"
+
+
 def _shared(record: Record, name: str) -> str | None:
     """The folder of a worker of `atlctl run` if it is on shared storage: its log can be read without the worker, which
     may be gone."""
-    own = f"{record.placed(name).folder}/workers/{safe_file_name(name)}"
+    own = _folder(record, name)
     return own if os.path.isdir(f"{own}/log") else None
 
 

@@ -53,6 +53,7 @@ def understood(worker: Worker, answer: Mapping[str, Any]) -> Seen | None:
         pid=whole(process.get("pid")),
         started=number(process.get("started")),
         step=_step(answer.get("step")),
+        attempt=whole(answer.get("attempt")) or None,
     )
     ended = mapping(answer.get("exit"))
     code, signal = whole(ended.get("exit_code")), whole(ended.get("signal"))

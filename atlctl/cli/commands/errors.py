@@ -28,6 +28,7 @@ EXAMPLES = Message(
 atlctl errors train-7
 atlctl errors train-7 --exit-code || notify          # exit code 1 if a failure was found
 atlctl errors train-7 --log-path '/logs/*.log'       # also files inside the workers
+atlctl errors train-7 --attempt 1                    # why it failed before 'atlctl rerun'
 atlctl errors --from saved/                          # saved logs: WORKER.log, error files
 kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -"""
 )
@@ -45,6 +46,7 @@ def command(
             help=Message("also read files inside the workers that match this quoted pattern (the last 64 MiB of each)"),
         ),
     ] = None,
+    attempt: options.Attempt = None,
     no_files: options.NoFiles = False,
     no_pyspy: options.NoPySpy = False,
     ranks: Annotated[
@@ -58,6 +60,8 @@ def command(
     display = Display(output, bool(context().verbose), ranks, exit_code)
     if saved:
         options.refuse_job(job, job_option)
+        if attempt is not None:
+            raise options.not_together("from", "attempt")
         if log_path is not None:
             raise UsageError(
                 Message("--log-path reads files inside a job's workers, and --from names saved logs"),
@@ -74,11 +78,17 @@ def command(
             Message("--log-path: the pattern is empty"),
             Message("name files as a worker sees them: --log-path '/logs/*.log'"),
         )
-    return run_async(lambda: _errors(job, job_option, log_path, display, pyspy=not no_pyspy))
+    return run_async(lambda: _errors(job, job_option, log_path, display, attempt, pyspy=not no_pyspy))
 
 
 async def _errors(
-    argument: str | None, option: str | None, log_path: str | None, display: Display, *, pyspy: bool
+    argument: str | None,
+    option: str | None,
+    log_path: str | None,
+    display: Display,
+    attempt: int | None,
+    *,
+    pyspy: bool,
 ) -> int:
     from atlctl.cli.evidence import gone, held, recorded
     from atlctl.cli.evidence.collect import collect
@@ -86,21 +96,25 @@ async def _errors(
     from atlctl.cli.evidence.logpath import placed
     from atlctl.cli.evidence.looking import with_ranks
     from atlctl.cli.evidence.steps import still_data, still_of, still_text
-    from atlctl.cli.target import backend
+    from atlctl.cli.target import backend, with_attempt
     from atlctl.diagnosis.cause.decide import diagnose
     from atlctl.diagnosis.hang import HANG, START
     from atlctl.diagnosis.result import Verdict
 
     source = backend(argument, option)
-    found_job = await gone.job_or_recording(source, argument, option, living=log_path is not None)
+    found_job = await gone.job_or_recording(
+        source, argument, option, living=log_path is not None or attempt is not None
+    )
     if isinstance(found_job, recorded.Recording):
         return recorded.tell(found_job, display)
+    if attempt is not None:
+        source, found_job, attempt = await with_attempt(source, found_job, attempt)
     job = await held.look(source, found_job)
     own = own_signatures()
     known = matcher(own)
     with say.doing(Message("reading the events of job {job}", job=job.name)):
         events = await gone.events(source, job)
-    collected = await collect(source, job, known, log_path, events)
+    collected = await collect(source, job, known, log_path, events, attempt)
     for name, problem in collected.unread.items():
         say.warning(Message("{worker}: its log could not be read: {why}", worker=name, why=problem.message))
     for name, problem in collected.problems:
@@ -127,7 +141,8 @@ async def _errors(
             return f"atlctl stacks {job.name}"
         proof = next(iter(cause.proofs), None)
         if proof is None or proof.file is None or proof.line_no is None:
-            return f"atlctl logs {job.name} -w {cause.worker} --tail 100"
+            which = "" if attempt is None else f" --attempt {attempt}"
+            return f"atlctl logs {job.name}{which} -w {cause.worker} --tail 100"
         lines = f"{max(1, proof.line_no - _BEFORE)},{proof.line_no + _BEHIND}p"
         return f"atlctl exec -j {job.name} -w {proof.worker} -- sed -n {lines} {shlex.quote(proof.file)}"
 

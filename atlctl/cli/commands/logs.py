@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,7 +26,8 @@ EXAMPLES = Message(
     """\
 atlctl logs train-7 -f
 atlctl logs train-7 -w 0-3 --tail 100
-atlctl logs train-7 --since 10m --grep 'loss|nan'"""
+atlctl logs train-7 --since 10m --grep 'loss|nan'
+atlctl logs train-7 --attempt 1  # before 'atlctl rerun'"""
 )
 
 
@@ -45,6 +46,7 @@ def command(
         float | None, options.duration("--since", help=Message("only lines newer than this (10m, 2h)"))
     ] = None,
     previous: Annotated[bool, typer.Option("--previous", help=Message("the log before the last restart"))] = False,
+    attempt: options.Attempt = None,
     grep: Annotated[
         str | None,
         typer.Option("--grep", metavar="REGEX", help=Message("only lines that match this regular expression")),
@@ -55,9 +57,12 @@ def command(
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     context().container = container
-    from atlctl.backends.base import LogRequest
+    from atlctl.backends.base import PREVIOUS, LogRequest
 
-    request = LogRequest(follow, tail, None if since is None else time.time() - since, previous)
+    if previous and attempt is not None:
+        raise options.not_together("previous", "attempt")
+    wanted = PREVIOUS if previous else attempt
+    request = LogRequest(follow, tail, None if since is None else time.time() - since, wanted)
     view = _View(_pattern(grep), not no_prefix, raw, output == "json")
     return run_async(lambda: _show(job, job_option, selection, request, view))
 
@@ -88,11 +93,16 @@ async def _show(
     argument: str | None, option: str | None, selection: Selection, request: LogRequest, view: _View
 ) -> int:
     from atlctl.cli.loglines import JsonLines, TextLines
-    from atlctl.cli.target import backend, choose, find_logged, say_guessed
+    from atlctl.cli.target import backend, choose, find_logged, say_guessed, with_attempt, with_wrappers
     from atlctl.fanout.merge import merge
 
     source, writer = backend(argument, option), context().writer
     job = await find_logged(source, argument, option)
+    if request.previous and source.name != "kubernetes":  # a platform's restart is none of 'run'
+        source, job = await with_wrappers(source, job)
+    elif request.attempt is not None and not request.previous:
+        source, job, number = await with_attempt(source, job, request.attempt)
+        request = replace(request, attempt=number)
     workers = await choose(source, job, selection)
     say_guessed(workers)
     shown: JsonLines | TextLines

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atlctl.backends.base import End, LogEnds, LogLine, LogRequest, LogSource
+from atlctl.backends.base import PREVIOUS, End, LogEnds, LogLine, LogRequest, LogSource
 from atlctl.cli import say
 from atlctl.cli.evidence.findings import say_cut
 from atlctl.cli.evidence.logpath import FilesRead, Story, join, read_files
@@ -71,15 +71,17 @@ async def collect(
     matcher: Matcher,
     log_path: str | None = None,
     events: Sequence[Mapping[str, Any]] = (),
+    attempt: int | None = None,
 ) -> Collected:
     """Reads all workers' logs and error files, some workers at a time; `log_path` names files inside them to read, too.
 
-    `events` are the platform's, as it has them: workers that only these report are in the evidence without a log.
+    `attempt`: that of the logs, see `LogRequest`. `events` are the platform's, as it has them: workers that only these
+    report are in the evidence without a log.
 
     Raises AtlctlError if the job as a whole cannot be reached.
     """
     gate = asyncio.Semaphore(READERS)
-    logs, unread, cut, latest = await _logs(source, job, matcher, gate)
+    logs, unread, cut, latest = await _logs(source, job, matcher, gate, attempt)
     files = FilesRead()
     if log_path is not None:
         with say.doing(Message("reading {path} in the workers of job {job}", path=log_path, job=job.name)):
@@ -119,7 +121,7 @@ def _told(job: Job, events: Sequence[Mapping[str, Any]]) -> tuple[tuple[Event, .
 
 
 async def _logs(
-    source: Backend, job: Job, matcher: Matcher, gate: asyncio.Semaphore
+    source: Backend, job: Job, matcher: Matcher, gate: asyncio.Semaphore, attempt: int | None
 ) -> tuple[Mapping[str, LogFacts | None], dict[str, AtlctlError], set[str], Mapping[str, Latest]]:
     """All logs, those that could not be read, those whose lines have no numbers (only the end of them was read), and
     the last lines."""
@@ -136,7 +138,7 @@ async def _logs(
     async def log(worker: Worker) -> LogFacts | None:
         async with gate:
             try:
-                facts, latest[worker.name] = await _log(source, job, worker, matcher)
+                facts, latest[worker.name] = await _log(source, job, worker, matcher, attempt)
                 return facts
             except AtlctlError as error:
                 unread[worker.name] = error
@@ -259,7 +261,7 @@ async def _previous(source: Far, job: Job, worker: Worker) -> list[LogLine]:
     """The end of the log of the instance before the last restart; empty if it is not available."""
     found: list[LogLine] = []
     try:
-        async for batch in source.lines(job, worker, LogRequest(previous=True, tail=_PREVIOUS)):
+        async for batch in source.lines(job, worker, LogRequest(attempt=PREVIOUS, tail=_PREVIOUS)):
             found += batch
     except AtlctlError:
         return []  # a restart in a new pod leaves none
@@ -278,11 +280,13 @@ async def _worker(source: Backend, job: Job, worker: Worker, story: Story) -> Wo
     )
 
 
-async def _log(source: Backend, job: Job, worker: Worker, matcher: Matcher) -> tuple[LogFacts, Latest]:
+async def _log(
+    source: Backend, job: Job, worker: Worker, matcher: Matcher, attempt: int | None
+) -> tuple[LogFacts, Latest]:
     reader = LogReader(matcher)
     number = 0
     end: deque[LogLine] = deque(maxlen=_LATEST)
-    async for batch in source.lines(job, worker, LogRequest()):
+    async for batch in source.lines(job, worker, LogRequest(attempt=attempt)):
         number = feed_lines(reader, batch, number)
         end.extend(batch)
     return reader.facts(), [(line.data, line.time / 1e9) for line in end if line.time is not None]

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from atlctl.backends.base import LogLine, LogRequest
+from atlctl.backends.base import PREVIOUS, LogLine, LogRequest
 from atlctl.diagnosis.torchelastic import AGENT_STARTS, FAILURE_MARKERS
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced
@@ -126,7 +126,7 @@ class Follower:
         """Records the lines that the previous run wrote after the last recorded one."""
         self.log.expect(since)
         try:
-            await self._copy(LogRequest(previous=True, since=since // _BILLION))
+            await self._copy(LogRequest(attempt=PREVIOUS, since=since // _BILLION))
         except AtlctlError as error:
             if len(self.gaps) < _GAPS:
                 self.gaps.append(Message("the end of its log before the restart is lost ({why})", why=error.message))

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from atlctl.remote.proc import Stat, below, children_of
 
 from . import folders, processes
-from .logs import log
+from .logs import attempts, log
 from .telling import Refused, explained, say, write
 
 #: Exit code if the answer on standard output is a refusal.
@@ -102,6 +102,7 @@ def seen(
         "stopping": os.path.exists(f"{own}/stopping"),
         "held": folders.read_json(f"{own}/held.json"),
         "programs": [],
+        "attempt": max([0, *attempts(own)]),
     }
     if found["trainer_failed"] and presence == "alive" and not found["exit"]:
         found["programs"] = _programs(table(), process.get("pid"))

@@ -151,12 +151,14 @@ def attempts(own: str) -> list[int]:
     return sorted(int(name[4:]) for name in names if name.startswith("log.") and name[4:].isdigit())
 
 
-def of_attempt(own: str, *, previous: bool) -> str | None:
-    """The folder of a worker's log; `previous`: that of the attempt before, None if there was none."""
-    if not previous:
+def of_attempt(own: str, attempt: int | None) -> str | None:
+    """The folder of a worker's log in an attempt: an earlier one by its number, -1 for the one before the last, None
+    for the last. None if there is none."""
+    if attempt is None:
         return f"{own}/log"
     earlier = attempts(own)
-    return f"{own}/log.{earlier[-1]}" if earlier else None
+    number = max([0, *earlier]) if attempt == -1 else attempt
+    return f"{own}/log.{number}" if number in earlier else None
 
 
 class Reader:
@@ -441,10 +443,9 @@ def log(wanted: dict[str, Any]) -> None:
     record = folders.record(folder, wanted["uid"])
     own = f"{folder}/workers/{wanted['worker']}"
     folders.presence(record)
-    previous = wanted["previous"]
-    chosen = of_attempt(own, previous=previous)
+    chosen = of_attempt(own, wanted["attempt"])
     if chosen is None:
-        raise Refused("failed", "no log before that of its first attempt")
+        raise Refused("failed", "no log of that attempt")
     with closing(Reader(chosen)) as reader:
         mark = wanted["mark"]
         say({"event": "log", "resumed": mark is not None and reader.go_on(*mark)})
@@ -455,7 +456,7 @@ def log(wanted: dict[str, Any]) -> None:
             moment=wanted["moment"],
             pieces=wanted["pieces"],
             longest=wanted["longest"],
-            ended=Ended(record, own) if wanted["follow"] and not previous else None,
+            ended=Ended(record, own) if wanted["follow"] and wanted["attempt"] is None else None,
             goes_on=mark is not None,
         )
         try:

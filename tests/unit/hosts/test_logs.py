@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.backends.base import LogLine, LogRequest
+from atlctl.backends.base import PREVIOUS, LogLine, LogRequest
 from atlctl.backends.hosts import logs
 from atlctl.jobs.errors import AtlctlError
 from atlctl.remote.supervisor.logs import CriLog, Reader
@@ -55,7 +55,7 @@ def test_no_log_at_all(tmp_path: Path) -> None:
 
 
 def test_the_log_of_the_attempt_before(tmp_path: Path) -> None:
-    wanted = LogRequest(previous=True)
+    wanted = LogRequest(attempt=PREVIOUS)
     for name in ("log", "log.new", "exit.json.1"):
         (tmp_path / name).mkdir()
     with pytest.raises(AtlctlError, match="its first attempt"):

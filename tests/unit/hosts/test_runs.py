@@ -15,6 +15,7 @@ from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.jobkeys import JobAccess
 from atlctl.backends.hosts.records import RUN, Placed, Record
 from atlctl.backends.hosts.states import understood
+from atlctl.cli import hosts
 from atlctl.jobs.errors import NothingMatched
 from atlctl.jobs.model import State, Worker
 from atlctl.remote.supervisor import processes
@@ -47,6 +48,18 @@ def test_record_of_a_living_wrapper(isolated: Path) -> None:
     runs.forget(path)
     assert runs.here() == []
     assert not os.path.exists(os.path.dirname(path))
+
+
+def test_record_with_an_owner(isolated: Path) -> None:
+    inside = replace(RECORD, name="inside", uid="u2", created=9.0, owner="outer")
+    runs.write(inside, _me())
+    assert not hosts.wrapped(None)
+    assert hosts.wrapped("inside")
+    assert not hosts.wrapped("outer")
+    runs.write(RECORD, _me())
+    assert runs.here() == [RECORD, inside]
+    assert hosts.wrapped(None)
+    assert (hosts.wrappers_of("outer"), hosts.wrappers_of("inside")) == (inside, None)
 
 
 def test_record_of_a_dead_wrapper_does_not_count(isolated: Path) -> None:

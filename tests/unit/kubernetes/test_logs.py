@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from atlctl.backends.base import LogLine, LogRequest
+from atlctl.backends.base import PREVIOUS, LogLine, LogRequest
 from atlctl.backends.kubernetes.api import NoServer
 from atlctl.backends.kubernetes.logs import LEAST, LogStreams, Patience, PodLogs, chunks
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable
@@ -113,11 +113,11 @@ def test_previous_reads_the_run_before() -> None:
         server = Server()
         server.write((START, b"old"))
         with pytest.raises(NothingMatched, match="was not restarted") as caught:
-            await read(server, LogRequest(previous=True))
+            await read(server, LogRequest(attempt=PREVIOUS))
         assert caught.value.hint == "leave out --previous"
         server.restart()
         server.write((START + 5, b"new"))
-        assert texts(await read(server, LogRequest(previous=True, follow=True))) == [b"old"]
+        assert texts(await read(server, LogRequest(attempt=PREVIOUS, follow=True))) == [b"old"]
 
     asyncio.run(main())
 

@@ -39,6 +39,15 @@ def test_place_named_job() -> None:
     assert place({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x-master-0"}, "mine").job == "mine"
 
 
+def test_place_in_a_worker_of_another_job() -> None:
+    here = place({"ATLCTL_JOB": "train", "ATLCTL_WORKER": "gpu2", "RANK": "1", "WORLD_SIZE": "2"}, "mine")
+    assert (here.job, here.name, here.marks) == ("mine", "worker-1", ("train", "gpu2"))
+    same = place({"ATLCTL_JOB": "train", "ATLCTL_WORKER": "gpu2", "JOB_NAME": "train"})
+    assert (same.job, same.marks) == ("train-run", ("train", "gpu2"))
+    named = place({"ATLCTL_JOB": "train"}, "train")  # by a user, for the commands that follow
+    assert (named.job, named.marks) == ("train", ("train", "worker-0"))
+
+
 def test_place_contradiction() -> None:
     found = place({"RANK": "2", "WORLD_SIZE": "2"})
     assert (found.index, found.count, str(found.odd)) == (0, 1, "RANK is 2, but WORLD_SIZE is 2")
