@@ -22,7 +22,7 @@ SCRIPT = """\
 import os, sys, time
 print(os.environ["ATLCTL_JOB"], os.environ["ATLCTL_WORKER"], flush=True)
 for step in range(1, 80):
-    print(f"step {step} loss 2.5", flush=True)
+    print(f"step {step} loss 2.5", file=sys.stderr)  # one stream: its lines are in order
     time.sleep(0.02)
 if os.environ["RANK"] == "1" and not os.path.exists(sys.argv[1]):
     raise ValueError("a bad batch")
@@ -46,7 +46,7 @@ def test_in_a_local_job(jobs: Registry) -> None:
     assert all(worker["step"] > 20 for worker in jobs.data("ps", "own")["workers"])
     found = jobs.data("errors", "own")
     assert found["job"] == "own"
-    assert "ValueError: a bad batch" in json.dumps(found)
+    assert "ValueError: a bad batch" in json.dumps(found), (found, jobs.cli("logs", "own").stdout)
     said = jobs.cli("logs", "own").stdout
     assert b"worker-1: own worker-1\n" in said  # the environment of the command is that of its owner
     assert said.count(b"atlctl: this run belongs to job own") == 1
@@ -89,16 +89,17 @@ def in_pod(job: Wrapped, index: int, *words: str) -> Result:
     return run_cli(*words, env=env)
 
 
-def test_in_pods_that_can_be_read(cluster: Cluster, job: Wrapped) -> None:
+def test_in_pods_that_can_be_read(cluster: Cluster, job: Wrapped, tmp_path: Path) -> None:
     cluster.pytorchjob("own")
     job.start("--", "sleep", "600")
     job.until_said(0, "this run belongs to job own: atlctl ps own")
 
-    def hidden(index: int) -> bool:
-        return in_pod(job, index, "jobs", "-o", "name").stdout == b"own\n"
+    def owners() -> list[str]:
+        return [json.loads(path.read_text())["owner"] for path in tmp_path.glob("state-*/run/*/*.json")]
 
+    assert proc.wait_until(lambda: owners() == ["own", "own"], 60, 0.1), owners()
     for index in (0, 1):
-        assert proc.wait_until(lambda index=index: hidden(index), 60, 0.2)  # type: ignore[misc]
+        assert in_pod(job, index, "jobs", "-o", "name").stdout == b"own\n"
         seen = in_pod(job, index, "ps")
         assert b"note: job own, which this worker belongs to\n" in seen.stderr
         assert b"own-worker-1" in seen.stdout
