@@ -16,7 +16,7 @@ from atlctl.remote import proc
 from atlctl.remote.supervisor import processes
 from atlctl.remote.supervisor.workers import StartError, spawn
 from atlctl.run.output import Log, Pump, drained
-from atlctl.run.own import Attempt, apart
+from atlctl.run.own import Attempt, apart, kernel_lines
 from atlctl.run.place import Post, command_environ
 
 T = TypeVar("T")
@@ -47,6 +47,9 @@ class Commanding:
         self._signalled: int | None = None
         self._changed = asyncio.Event()
         self._bare: set[tuple[int, int]] = set()
+        #: The log of the present attempt, and the time of the last message of the kernel before it or in it.
+        self._log: Log | None = None
+        self._kernel_seen = float("inf")
 
     @contextlib.asynccontextmanager
     async def _ready(self) -> AsyncIterator[None]:
@@ -189,6 +192,13 @@ class Commanding:
 
     async def _started(self, attempt: Attempt) -> None:
         """The command of an attempt has been started."""
+
+    async def _note_kernel(self, since: float | None) -> None:
+        """Add the kernel's messages after `since` to the log; without it the next ones count from now on."""
+        with contextlib.suppress(TimeoutError, OSError):
+            lines, self._kernel_seen = await apart(lambda: kernel_lines(since), ASK_SECONDS)
+            if self._log is not None and lines:
+                self._log.put("stderr", b"".join(lines))
 
     async def _close_log(self, log: Log, where: str) -> int:
         """Write the rest of a log; returns the bytes that it lacks, which it reports. `where`: its name."""

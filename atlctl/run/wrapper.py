@@ -37,11 +37,11 @@ from atlctl.run.own import (
     Attempt,
     CheckFault,
     Door,
+    Notifier,
     OwnCommands,
     Refused,
     Settings,
     apart,
-    kernel_lines,
     write_note,
 )
 from atlctl.run.place import Post, own_address, worker_name
@@ -83,12 +83,12 @@ class Wrapper(Commanding):
         super().__init__(place, argv, say, shout)
         self._settings = settings
         self._siblings = Siblings(place, self._notify, self._process_ended)
-        #: The log of the present attempt, and the time of the last message of the kernel before it or in it.
-        self._log: Log | None = None
-        self._kernel_seen = float("inf")
         #: The report of a failure of one process, and its verdict, while others of the worker run.
         self._reporting: asyncio.Task[None] | None = None
         self._commands = OwnCommands(place.job, self._environ)
+        self._notifier = Notifier(settings.notify, self._commands, shout)
+        self._slow_title = Message("{job} is slow", job=place.job)
+        self._telling: asyncio.Task[dict[str, Any] | None] | None = None
         self._identity = processes.identity(os.getpid())
         self._created = time.time()
         self._uid = ""
@@ -104,7 +104,7 @@ class Wrapper(Commanding):
         self._answering = 0
         self._record_path: str | None = None
         #: The job of another backend that these workers belong to; empty if none is known.
-        self._owner = ""
+        self._owner = place.owner[0] if place.owner else ""
         #: Whether the command may start: None until it is decided, else "" or why not.
         self._gate: str | None = None
         self._joined = False
@@ -152,6 +152,7 @@ class Wrapper(Commanding):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        await self._notifier.aclose(wait=self._signalled is None)
         await self._siblings.aclose()
         if self._record_path is not None:
             from atlctl.backends.hosts import runs
@@ -167,13 +168,9 @@ class Wrapper(Commanding):
 
     async def _find_owner(self) -> None:
         """Worker 0: the job of another backend that this worker was started in, or whose pod it is."""
-        owner = self._place.owner
-        if owner is not None:
-            self._owner = owner[0]
-        elif self._settings.pod and self._place.index == 0:
+        if not self._owner and self._settings.pod and self._place.index == 0:
             self._owner = await self._commands.owner(self._settings.pod, OWNER_SECONDS)
-            if self._owner:
-                self._renew_record()
+            self._renew_record()
             if self._owner and self._joined and self._gate is not None:
                 self._spread()
         if self._owner and self._place.index == 0:
@@ -545,6 +542,9 @@ class Wrapper(Commanding):
                     self._succeeded = max(self._succeeded, self._attempt.number if question == "succeeded" else 0)
                     self._notify()
                 return {"event": "noted"}
+            case "slow":
+                self._notifier.send(self._slow_title, text(details.get("text"), 500))
+                return {"event": "noted"}
             case "kernel":
                 await self._note_kernel(self._kernel_seen)
                 return {"event": "noted"}
@@ -736,13 +736,6 @@ class Wrapper(Commanding):
             self._reporting is not None and self._reporting.done() and not self._settings.hold and not self._debugging
         )
 
-    async def _note_kernel(self, since: float | None) -> None:
-        """Add the kernel's messages after `since` to the log; without it the next ones count from now on."""
-        with contextlib.suppress(TimeoutError, OSError):
-            lines, self._kernel_seen = await apart(lambda: kernel_lines(since), ASK_SECONDS)
-            if self._log is not None and lines:
-                self._log.put("stderr", b"".join(lines))
-
     def _process_ended(self, rank: int | None, status: int) -> None:
         """One of several processes of this worker has ended. Its failure is that of the worker, at once."""
         attempt = self._attempt
@@ -774,11 +767,19 @@ class Wrapper(Commanding):
 
         if attempt.steps is None:
             attempt.steps = StepsOfOutput(
-                self._place.name, own, lambda told: loop.call_soon_threadsafe(self._shout, told)
+                self._place.name, own, lambda told: loop.call_soon_threadsafe(self._slow, told)
             )
         attempt.steps.feed(data)
         if not attempt.trainer_failed and any(marker in data for marker in FAILURE_MARKERS):
             attempt.trainer_failed = True
+
+    def _slow(self, told: str) -> None:
+        """The steps of this worker have become slow: on the screen, and to the user by worker 0."""
+        self._shout(told)
+        if self._place.index == 0:
+            self._notifier.send(self._slow_title, told)
+        else:
+            self._telling = asyncio.create_task(self._ask(0, "slow", {"text": told}))
 
     def _described(self, attempt: Attempt) -> dict[str, Any]:
         """The record of the worker for readers of a supervisor's folder."""
@@ -927,8 +928,12 @@ class Wrapper(Commanding):
             if running:
                 chosen = ["-w", ",".join(map(str, running))]
                 looks.append(self._save("stacks.txt", ["stacks", *self._commands.of_job, *chosen], STACKS_SECONDS))
-            for line in ((await asyncio.gather(*looks))[0] or Message("no verdict")).splitlines():
+            verdict = (await asyncio.gather(*looks))[0] or Message("no verdict")
+            for line in verdict.splitlines():
                 self._shout(line)
+            self._notifier.send(
+                Message("{job}: {worker} failed", job=self._place.job, worker=worker_name(first)), verdict
+            )
             await self._save("verdict.json", ["errors", *about, "-o", "json"], VERDICT_SECONDS)
             if running and self._settings.stops_others:
                 names = fold_names(map(worker_name, running))
