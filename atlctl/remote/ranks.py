@@ -48,6 +48,13 @@ def masters(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name, host.strip("[]")) for name, host in found.items() if host]
 
 
+def master_port(environ: Mapping[str, str]) -> int | None:
+    """The port that belongs to the first of `masters`."""
+    name = next((name for name, _ in masters(environ)), "")
+    port = environ.get(name.replace("ADDR", "PORT"), "").rpartition(":")[2]
+    return int(port) if port.isdecimal() and 0 < int(port[:8]) < 1 << 16 else None
+
+
 def read_each(paths: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
     """Like `proc.read_all`, but in this process, which may block."""
     return {path: read(path, limit) for path in paths}, {}
