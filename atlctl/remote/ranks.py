@@ -124,7 +124,7 @@ class Finder:
         """The number of torchrun agents. Without ranks they wait for agents of other workers."""
         asked = [pid for pid in self.environs if self._is_python(pid) and self.ours(pid)]
         lines, _ = self._read_all([f"{self._proc}{pid}/cmdline" for pid in asked], _COMMAND_LIMIT)
-        return sum(map(_launches, lines.values()))
+        return sum(map(launches, lines.values()))
 
     def below(self, pid: int) -> list[int]:
         """All descendants, nearest first."""
@@ -156,7 +156,7 @@ def _pid(path: str) -> int:
     return int(path.split("/")[-2])
 
 
-def _launches(command: bytes) -> bool:
+def launches(command: bytes) -> bool:
     """Whether this is `python torchrun ...` or `python -m torch.distributed.run ...`, possibly with options of
     Python."""
     words = command.split(b"\0")[1:6]

@@ -14,7 +14,7 @@ import time
 from functools import partial
 
 from atlctl.remote import cgroups, proc
-from atlctl.remote.ranks import Finder, master_port, masters, read_each
+from atlctl.remote.ranks import Finder, launches, master_port, masters, read_each
 from atlctl.remote.sentences import Sentence
 
 from . import children, wire
@@ -257,10 +257,13 @@ def _taken(port: int) -> bool:
 
 
 def _holder(port: int) -> str | Sentence:
-    """The process that listens on the port."""
+    """The process that listens on the port; empty if it is torchrun, which waits for the other workers."""
     links = {link for link, _, own in proc.listeners() if own == port}
     for pid, entry in proc.everything().items():
         if links & proc.opened(pid):
+            path = f"/proc/{pid}/cmdline"
+            if launches(proc.read_all([path], 1000)[0].get(path, b"")):
+                return ""
             return Sentence("{name} (process {pid})", name=entry.comm, pid=pid)
     return Sentence("a process that this worker does not see")
 

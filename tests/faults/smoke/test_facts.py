@@ -140,16 +140,19 @@ _LISTEN = "import socket, sys; s = socket.create_server(('', 29500)); print(flus
 
 
 @pytest.mark.parametrize(
-    ("environ", "evidence"),
+    ("file", "environ", "evidence"),
     [
-        ({}, "port 29500 of MASTER_ADDR is in use: {name} (process {pid})"),
-        ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, None),
+        ("other", {}, "port 29500 of MASTER_ADDR is in use: {name} (process {pid})"),
+        ("train.py", {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, None),
+        ("torchrun", {}, None),
     ],
-    ids=["something else", "a training"],
 )
-def test_a_process_on_the_port_of_the_master(tmp_path: Path, environ: dict[str, str], evidence: str | None) -> None:
+def test_a_process_on_the_port_of_the_master(
+    tmp_path: Path, file: str, environ: dict[str, str], evidence: str | None
+) -> None:
+    (tmp_path / file).write_text(_LISTEN)
     with Network(2) as network:
-        words = ("nsenter", f"--net=/run/netns/{network.space(0)}", sys.executable, "-c", _LISTEN)
+        words = ("nsenter", f"--net=/run/netns/{network.space(0)}", sys.executable, str(tmp_path / file))
         pipe = subprocess.PIPE
         with subprocess.Popen(words, stdin=pipe, stdout=pipe, env=os.environ | MARKS | environ) as holder:
             assert holder.stdout is not None
