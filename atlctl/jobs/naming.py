@@ -109,11 +109,6 @@ def pad_alike(example: str) -> Message:
     return Message("pad both ends alike: {example}", example=example)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def natural_key(name: str) -> tuple[Any, ...]:
     """Sort key that puts `worker-2` before `worker-10`. Total: different names never compare equal."""
     parts: list[Any] = []
