@@ -69,7 +69,7 @@ def fold_names(names: Iterable[str]) -> str:
                 texts.append(f"{prefix}{values[0]:0{width}d}{suffix}")
             else:
                 texts.append(f"{prefix}[{fold_numbers(values, width)}]{suffix}")
-    return ",".join(sorted(texts, key=_group_key))
+    return ",".join(sorted(texts, key=lambda text: (natural_key(text.replace("[", "", 1)), text)))
 
 
 def fold_numbers(values: Iterable[int], width: int = 0) -> str:
@@ -177,10 +177,6 @@ def safe_file_name(name: str) -> str:
 
 def _foldable(name: str) -> bool:
     return "[" not in name and "]" not in name and "," not in name
-
-
-def _group_key(text: str) -> tuple[Any, ...]:
-    return natural_key(text.replace("[", "", 1)), text
 
 
 def _short(name: str) -> str:

@@ -182,25 +182,31 @@ def read_bytes(path: str, limit: int, *, links: bool = False) -> bytes:
     that), NotAllowed for a link or anything but a regular file, AtlctlError for one that is larger or unreadable.
     """
     try:
-        fd = os.open(path, READ_FLAGS & ~os.O_NOFOLLOW if links else READ_FLAGS)
-        try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise NotAllowed(not_regular(path), Message("move it away"))
-            chunks: list[bytes] = []
-            left = limit + 1
-            while left and (chunk := os.read(fd, min(left, 1 << 20))):
-                chunks.append(chunk)
-                left -= len(chunk)
-        finally:
-            os.close(fd)
+        data = read_head(path, limit + 1, links=links)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise file_error(error, path) from error
-    if not left:
+    if data is None:
+        raise NotAllowed(not_regular(path), Message("move it away"))
+    if len(data) > limit:
         raise AtlctlError(too_large(path, limit), Message("it was not written by atlctl; move it away"))
-    return b"".join(chunks)
+    return data
+
+
+def read_head(path: str, most: int, *, links: bool) -> bytes | None:
+    """The first `most` bytes of a regular file; None for anything else. Never blocks. Raises OSError."""
+    fd = os.open(path, READ_FLAGS & ~os.O_NOFOLLOW if links else READ_FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        chunks: list[bytes] = []
+        while most and (chunk := os.read(fd, min(most, 1 << 20))):
+            chunks.append(chunk)
+            most -= len(chunk)
+        return b"".join(chunks)
+    finally:
+        os.close(fd)
 
 
 def lines_within(file: BinaryIO) -> Iterator[bytes]:

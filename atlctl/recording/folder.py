@@ -54,6 +54,19 @@ def cannot_write(path: str, error: OSError) -> Message:
     return Message("cannot write to {path}: {why}", path=path, why=error.strerror or error)
 
 
+def opened(path: str) -> tuple[int, bool]:
+    """A descriptor of the folder `path`, and whether it was created, with mode 0700. Raises OSError."""
+    made = True
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        made = False
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if made:
+        os.fchmod(fd, 0o700)  # the umask may have removed bits that the owner needs
+    return fd, made
+
+
 @dataclass(frozen=True, slots=True)
 class RankLogFile:
     """torchelastic's log of one rank's stdout or stderr, written with --redirects or --tee.

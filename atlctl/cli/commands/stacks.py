@@ -258,7 +258,7 @@ class SceneText:
             lines.append(Toned(self._phrase(told), Tone.PLAIN))
         lines += [Toned(self._phrase(told), Tone.PLAIN) for told in _witnesses(first)]
         if report is not None and report.stack is not None:
-            source = self._source(report.source)
+            source = self._say(Message("torch's worker server")) if report.source == "torch" else report.source or "?"
             told = Message("main thread's stack, innermost first (from {source}):", source=source)
             lines += [Toned(self._phrase(told), Tone.PLAIN), *self._frames(report.stack.frames)]
             for thread in report.threads if verbose else ():
@@ -267,13 +267,11 @@ class SceneText:
                     lines += [Toned(name, Tone.PLAIN), *self._frames(thread.frames)]
         return lines
 
-    def _source(self, source: str | None) -> str:
-        return self._say(Message("torch's worker server")) if source == "torch" else source or "?"
-
     def _frames(self, frames: Sequence[Frame]) -> list[Toned]:
         shown = [
             Toned(
-                clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})"), Tone.STRONG if frame.own else Tone.DIM
+                clean(f"  {frame.function} ({frame.path.rpartition('/site-packages/')[2]}:{frame.line})"),
+                Tone.STRONG if frame.own else Tone.DIM,
             )
             for frame in frames[:_FRAMES]
         ]
