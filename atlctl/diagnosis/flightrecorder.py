@@ -25,6 +25,7 @@ from typing import Any
 from atlctl.diagnosis.tracebacks import user_frame
 from atlctl.i18n import Message, about
 from atlctl.jobs import fields
+from atlctl.jobs.errors import too_long
 
 #: The largest dump that is read, in bytes. JSON takes twenty times its size in memory, and has no stacks.
 DUMP_LIMIT = 64 * 1024 * 1024
@@ -113,7 +114,7 @@ def _document(data: bytes) -> object:
     start = data[:64].lstrip()
     limit = JSON_LIMIT if start[:1] == b"{" else DUMP_LIMIT
     if len(data) > limit:
-        raise fields.NotRead(Message("larger than {limit} bytes", limit=limit))
+        raise fields.NotRead(too_long(limit))
     if not start:
         raise fields.NotRead(about("file", "empty"))
     if start[:1] == b"{":

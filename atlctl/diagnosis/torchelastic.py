@@ -30,6 +30,7 @@ from atlctl.diagnosis.scanner import sieve_for
 from atlctl.diagnosis.tracebacks import HEADER, read_exception
 from atlctl.i18n import Message, about
 from atlctl.jobs import fields
+from atlctl.jobs.errors import too_long
 
 
 class NoteKind(StrEnum):
@@ -711,7 +712,7 @@ class ErrorRecord:
 def parse_error_file(data: bytes) -> tuple[ErrorRecord | None, str]:
     """The record and an empty string, or None and the reason why it cannot be read. Never raises."""
     if len(data) > ERROR_FILE_LIMIT:
-        return None, Message("larger than {limit} bytes", limit=ERROR_FILE_LIMIT)
+        return None, too_long(ERROR_FILE_LIMIT)
     if not data.strip():
         return None, about("file", "empty")
     try:

@@ -18,7 +18,7 @@ from atlctl.backends.base import Argv, ExecRequest, Exited, FailedToStart, Lost,
 from atlctl.diagnosis.evidence import RankLogFacts
 from atlctl.diagnosis.result import Diagnosis, Proof
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable, UsageError
+from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable, UsageError, by_signal
 from atlctl.jobs.naming import fold_names
 from atlctl.recording.hosts import by_host, merged
 from atlctl.recording.packed import ENDINGS, MAGIC, Unpacking, unpacking
@@ -285,8 +285,8 @@ class _Visit:
                         ended = True
                         if code or signal:
                             said = complaint.decode("utf-8", "backslashreplace").strip()
-                            number = Message("ended by signal {number}", number=signal)
-                            raise _Complained(said or (number if signal else Message("exit code {code}", code=code)))
+                            how = by_signal(signal) if signal else Message("exit code {code}", code=code)
+                            raise _Complained(said or how)
                     case _:
                         pass
                 if enough:

@@ -351,7 +351,7 @@ class _Told:
     def _give_way(self) -> None:
         """Move an ended job's folder aside; one that runs, or may run on another machine, stays."""
         if os.path.islink(self.folder):
-            raise Refused("not_allowed", f"{self.folder} is a symbolic link, which is not followed")
+            raise folders.linked(self.folder)
         # A killed start may have left both: the folder moved aside is the job.
         if os.path.isdir(self._aside) and not os.path.exists(f"{self.folder}/job.json"):
             folders.delete(self.folder)
