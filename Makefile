@@ -23,7 +23,7 @@ demo: $(VENV) ## a real failing torchrun job on this machine, and the main comma
 	$(BIN)/atlctl demo
 
 test: lint ## lint, then every test but the benchmarks; half an hour on two cores
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/benchmarks
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/benchmarks $(PYTEST)
 
 test-quick: $(VENV) ## unit and property tests without the slow ones; a minute on two cores, for after each change
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" tests/unit tests/property

@@ -100,6 +100,7 @@ atlctl demo                   # all of this on a real job on this machine"""
         ),
         "use": Lazy(Message("Choose the current job of this terminal."), _TOOL, guide="configuration"),
         "doctor": Lazy(Message("Check backend, identity, rights and tools; show the fixes."), _TOOL),
+        "notify": Lazy(Message("Send a text to a chat, a mailbox or a webhook."), _TOOL, guide="run"),
         "help": Lazy(Message("Show the help of a command."), _TOOL, guide="README"),
         "options": Lazy(Message("Show the options that every command has."), _TOOL, guide="README"),
         "completion": Lazy(Message("Print the completion script for a shell."), _TOOL),

@@ -9,6 +9,9 @@ not merged. The settings:
     [smoke]
     busbw = ["PATH", ...]         # or ATLCTL_BUSBW=PATH:PATH
 
+    [notify]                      # only in the user's file
+    NAME = "URL"                  # or ["URL", ...], of apprise
+
     [ssh]
     host_keys = "strict"          # or "accept-new"; only in the user's file
 
@@ -21,9 +24,9 @@ relative paths are relative to its folder, those of the environment variable to 
 
 The project file is `.atlctl.toml` in the working folder or the nearest folder above it, up to the home folder or to a
 folder with `.git`; outside of both only the working folder is searched. Its author is the author of the checkout, so it
-is restricted: its paths must be below its own folder (links included), it cannot set `host_keys`, and it is only read
-if this user or root owns the file and its folder and no other user can write to them. No setting of either file starts
-a program.
+is restricted: its paths must be below its own folder (links included), it cannot set `host_keys` or `[notify]`, and it
+is only read if this user or root owns the file and its folder and no other user can write to them. No setting of either
+file starts a program.
 """
 
 from __future__ import annotations
@@ -33,9 +36,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from atlctl.i18n import Message
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.configfiles import distrust, project_file, user_file
 from atlctl.jobs.errors import LEAVE_ONE_OUT, UsageError, not_regular, too_large
+from atlctl.jobs.fields import items
 from atlctl.jobs.naming import check_job_name
 from atlctl.jobs.statedir import home_dir, read_head
 
@@ -45,10 +49,11 @@ BUSBW_VARIABLE = "ATLCTL_BUSBW"
 _LIMIT = 1 << 20
 #: Lists of paths, by table.
 _PATH_KEYS = {"errors": ("signatures",), "smoke": ("busbw",)}
-_TABLES = (*_PATH_KEYS, "ssh")
+_TABLES = (*_PATH_KEYS, "notify", "ssh")
 HostKeys = Literal["strict", "accept-new"]
 _SSH_KEYS = ("host_keys", "jobs")
 _JOB_KEYS = ("hosts", "hostfile", "include", "exclude")
+_AS_TEXT = Message('write it as {key} = "..."')
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +89,33 @@ class SshConfig:
 @dataclass(frozen=True, slots=True)
 class Config:
     """The configuration: absolute paths, which need not exist. `signatures` of failures; `busbw`: bandwidth figures of
-    hardware for the smoke test; `ssh`: jobs that are lists of hosts. `unread`: why the project file was not read, "" if
-    it was read or there is none."""
+    hardware for the smoke test; `notify`: URLs by name; `ssh`: jobs that are lists of hosts. `unread`: why the project
+    file was not read, "" if it was read or there is none."""
 
     signatures: tuple[str, ...] = ()
     busbw: tuple[str, ...] = ()
+    notify: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     ssh: SshConfig = field(default_factory=SshConfig)
     unread: str = ""
+
+    def notified(self, name: str) -> tuple[str, ...]:
+        """The URLs of a name of `[notify]`. Raises UsageError."""
+        if name in self.notify:
+            return self.notify[name]
+        raise UsageError(
+            Message("no notification is named {name}", name=name),
+            Message("known: {names}", names=joined(self.notify, LIST))
+            if self.notify
+            else Message('write {name} = "URL" below [notify] in your config.toml', name=name),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The settings of one file: lists of paths by `table.key`, and the table `ssh`."""
+    """The settings of one file: lists of paths by `table.key`, and the tables `notify` and `ssh`."""
 
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    notify: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     ssh: SshConfig = field(default_factory=SshConfig)
 
 
@@ -128,6 +146,7 @@ def load_config(environ: Mapping[str, str], cwd: str | None = None) -> Config:
     return Config(
         setting("errors", "signatures", SIGNATURES_VARIABLE),
         setting("smoke", "busbw", BUSBW_VARIABLE),
+        user.notify,
         user.ssh.under(project.ssh),
         unread,
     )
@@ -183,6 +202,7 @@ def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool)
         if table in _PATH_KEYS:
             _check_keys(content, _PATH_KEYS[table], where, table)
     ssh = read_ssh(tables.pop("ssh", {}), where, resolve, trusted=trusted)
+    notify = _read_notify(tables.pop("notify", {}), where, trusted=trusted)
     if not trusted:
         ssh = replace(ssh, jobs={name: replace(job, project=path) for name, job in ssh.jobs.items()})
     found = {}
@@ -194,7 +214,7 @@ def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool)
                     Message("{where}: {key} must be a list of paths", where=where, key=f"{table}.{key}"), hint
                 )
             found[f"{table}.{key}"] = tuple(resolve(item) for item in value)
-    return _File(found, ssh)
+    return _File(found, notify, ssh)
 
 
 def _absolute(path: str, folder: str, home: str) -> str:
@@ -225,10 +245,7 @@ def read_ssh(table: Mapping[str, Any], where: str, resolve: Callable[[str], str]
     host_keys: HostKeys = "strict"
     if "host_keys" in table:
         if not trusted:
-            raise UsageError(
-                Message("{where}: a project cannot set ssh.host_keys", where=where),
-                Message("set it in your own config.toml"),
-            )
+            raise _users_only(where, "ssh.host_keys")
         said = table["host_keys"]
         if said not in ("strict", "accept-new"):
             raise UsageError(
@@ -240,6 +257,26 @@ def read_ssh(table: Mapping[str, Any], where: str, resolve: Callable[[str], str]
     if not isinstance(jobs, dict):
         raise UsageError(_no_table(where, "ssh.jobs"), _table("ssh.jobs.NAME"))
     return SshConfig(host_keys, {name: _job(name, job, where, resolve) for name, job in jobs.items()})
+
+
+def _read_notify(table: Mapping[str, Any], where: str, *, trusted: bool) -> dict[str, tuple[str, ...]]:
+    """The table `[notify]`. A checkout may not decide who gets the evidence. URLs are not shown: they hold secrets."""
+    if table and not trusted:
+        raise _users_only(where, "notify")
+    found = {name: (value,) if isinstance(value, str) else tuple(items(value)) for name, value in table.items()}
+    for name, urls in found.items():
+        if not urls or not all(map(_is_line, urls)):
+            raise UsageError(
+                Message("{where}: {key} must be a URL or a list of them", where=where, key=f"notify.{name}"),
+                _AS_TEXT.filled(key=name),
+            )
+    return found
+
+
+def _users_only(where: str, key: str) -> UsageError:
+    return UsageError(
+        Message("{where}: a project cannot set {key}", where=where, key=key), Message("set it in your own config.toml")
+    )
 
 
 def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJob:
@@ -266,7 +303,7 @@ def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJ
         if text in job and not _is_line(job[text]):
             raise UsageError(
                 Message("{where}: {key} must be a string", where=where, key=f"{key}.{text}"),
-                Message('write it as {key} = "..."', key=text),
+                _AS_TEXT.filled(key=text),
             )
     return SshJob(
         Message("{where}: {key}", where=where, key=key),

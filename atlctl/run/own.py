@@ -8,9 +8,11 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PROGRAM = (sys.executable, "-P", "-m", "atlctl")
-#: Bytes of what a command prints, and seconds for it to end after that.
-_LIMIT, _END_SECONDS = 4 << 20, 20.0
+#: Bytes of what a command prints and reads, which a pipe holds, and seconds for it to end after that.
+_LIMIT, _GIVEN, _END_SECONDS = 4 << 20, 32 << 10, 20.0
+#: Seconds for a message to the user, and between two of them.
+_NOTIFY_SECONDS, _PAUSE_SECONDS = 20.0, 60.0
 #: The folder with the PCI buses of the GPUs that a container has. Characters of one message of the kernel, and lines.
 _OWN_GPUS = "/proc/driver/nvidia/gpus"
 _OF_GPU = re.compile(r"Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,20})\)")
@@ -48,7 +52,8 @@ _OF_NETWORK = ("mesh", "throughput", "pairs")
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The options of `atlctl run`; times in seconds. `root`: the folder on shared storage. `key`: the job's secret if
-    there is no folder. `items`: the checks, None for those of the quick tier, "none" for none."""
+    there is no folder. `items`: the checks, None for those of the quick tier, "none" for none. `notify`: whom to send
+    causes, as in `atlctl notify`."""
 
     root: str | None = None
     key: bytes | None = field(default=None, repr=False)
@@ -58,6 +63,7 @@ class Settings:
     wait: float = 120.0
     settle: float = 30.0
     hold: float = 0.0
+    notify: str | None = None
     serve: bool = True
     port: int = PORT
     stops_others: bool = False
@@ -152,13 +158,13 @@ class OwnCommands:
         """The options for commands about the job."""
         return ["-j", self.job, "--backend", "ssh"]
 
-    async def output(self, words: Sequence[str], seconds: float) -> str | None:
+    async def output(self, words: Sequence[str], seconds: float, given: str = "") -> str | None:
         """The output of a command; None if it does not end in time, or prints nothing. The words name the job, see
-        `of_job`."""
+        `of_job`. `given`: its standard input."""
         environ = {name: value for name, value in self.environ.items() if name not in ("ATLCTL_JOB", "ATLCTL_WORKER")}
         child = subprocess.Popen(  # noqa: ASYNC220 - asyncio's own would wait for children of others
             [*_PROGRAM, *words, "--color", "never"],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environ,
@@ -166,6 +172,9 @@ class OwnCommands:
         assert child.stdout is not None
         pipe = child.stdout
         said = None
+        if child.stdin is not None:
+            with child.stdin, contextlib.suppress(BrokenPipeError):
+                child.stdin.write(given.encode()[:_GIVEN])
         try:
             said = await apart(lambda: pipe.read(_LIMIT), seconds)
         except TimeoutError:
@@ -192,6 +201,34 @@ class OwnCommands:
         if "findings" not in data:
             return None
         return [found for raw in items(data["findings"]) if (found := _fault(mapping(raw))) is not None]
+
+
+class Notifier:
+    """Sends messages to `name` of the user's configuration, at most one a minute, and lets nothing wait for them; none
+    without a name."""
+
+    def __init__(self, name: str | None, commands: OwnCommands, shout: Callable[[str], None]) -> None:
+        self._name, self._commands, self._shout = name, commands, shout
+        self._last = float("-inf")
+        self._sending: asyncio.Task[None] | None = None
+
+    def send(self, title: str, body: str) -> None:
+        now = time.monotonic()
+        if self._name is not None and now - self._last > _PAUSE_SECONDS:
+            self._last = now
+            self._sending = asyncio.create_task(self._send(self._name, title, body))
+
+    async def _send(self, name: str, title: str, body: str) -> None:
+        if await self._commands.output(["notify", name, f"--title={title}"], _NOTIFY_SECONDS, body) is None:
+            command = f"echo hello | atlctl notify {shlex.quote(name)}"
+            self._shout(Message("the notification was not sent; try: {command}", command=command))
+
+    async def aclose(self, *, wait: bool) -> None:
+        """Let the last message be sent, or not."""
+        if self._sending is not None:
+            if not wait:
+                self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
 
 
 @dataclass(slots=True)

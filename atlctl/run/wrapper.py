@@ -37,6 +37,7 @@ from atlctl.run.own import (
     Attempt,
     CheckFault,
     Door,
+    Notifier,
     OwnCommands,
     Refused,
     Settings,
@@ -89,6 +90,9 @@ class Wrapper(Commanding):
         #: The report of a failure of one process, and its verdict, while others of the worker run.
         self._reporting: asyncio.Task[None] | None = None
         self._commands = OwnCommands(place.job, self._environ)
+        self._notifier = Notifier(settings.notify, self._commands, shout)
+        self._slow_title = Message("{job} is slow", job=place.job)
+        self._telling: asyncio.Task[dict[str, Any] | None] | None = None
         self._identity = processes.identity(os.getpid())
         self._created = time.time()
         self._uid = ""
@@ -150,6 +154,7 @@ class Wrapper(Commanding):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        await self._notifier.aclose(wait=self._signalled is None)
         await self._siblings.aclose()
         if self._record_path is not None:
             from atlctl.backends.hosts import runs
@@ -527,6 +532,9 @@ class Wrapper(Commanding):
                     self._succeeded = max(self._succeeded, self._attempt.number if question == "succeeded" else 0)
                     self._notify()
                 return {"event": "noted"}
+            case "slow":
+                self._notifier.send(self._slow_title, text(details.get("text"), 500))
+                return {"event": "noted"}
             case "kernel":
                 await self._note_kernel(self._kernel_seen)
                 return {"event": "noted"}
@@ -755,11 +763,19 @@ class Wrapper(Commanding):
 
         if attempt.steps is None:
             attempt.steps = StepsOfOutput(
-                self._place.name, own, lambda told: loop.call_soon_threadsafe(self._shout, told)
+                self._place.name, own, lambda told: loop.call_soon_threadsafe(self._slow, told)
             )
         attempt.steps.feed(data)
         if not attempt.trainer_failed and any(marker in data for marker in FAILURE_MARKERS):
             attempt.trainer_failed = True
+
+    def _slow(self, told: str) -> None:
+        """The steps of this worker have become slow: on the screen, and to the user by worker 0."""
+        self._shout(told)
+        if self._place.index == 0:
+            self._notifier.send(self._slow_title, told)
+        else:
+            self._telling = asyncio.create_task(self._ask(0, "slow", {"text": told}))
 
     def _described(self, attempt: Attempt) -> dict[str, Any]:
         """The record of the worker for readers of a supervisor's folder."""
@@ -908,8 +924,12 @@ class Wrapper(Commanding):
             if running:
                 chosen = ["-w", ",".join(map(str, running))]
                 looks.append(self._save("stacks.txt", ["stacks", *self._commands.of_job, *chosen], STACKS_SECONDS))
-            for line in ((await asyncio.gather(*looks))[0] or Message("no verdict")).splitlines():
+            verdict = (await asyncio.gather(*looks))[0] or Message("no verdict")
+            for line in verdict.splitlines():
                 self._shout(line)
+            self._notifier.send(
+                Message("{job}: {worker} failed", job=self._place.job, worker=worker_name(first)), verdict
+            )
             await self._save("verdict.json", ["errors", *about, "-o", "json"], VERDICT_SECONDS)
             if running and self._settings.stops_others:
                 names = fold_names(map(worker_name, running))

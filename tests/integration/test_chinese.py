@@ -17,8 +17,8 @@ from tests.integration.terminal import Terminal
 CHINESE = {"LC_ALL": "zh_CN.UTF-8", "LANG": "zh_CN.UTF-8"}
 #: Command lines are shown unchanged. `-- …` is another command, and so is the text after a prefix.
 _COMMAND = re.compile(
-    r"(\$ )?atlctl [^；：，“”]*|'[^']*'|“[^”]*”|mkdir -p \S+|kubectl logs [^）]*|worker server|flight recorder|"
-    r"--\S+ [a-z]+\|\S+|uid \S+"
+    r"(\$ )?atlctl [^；：，“”]*|'[^']*'|“[^”]*”|mkdir -p \S+|echo hello \| |kubectl logs [^）]*|worker server|"
+    r"flight recorder|--\S+ [a-z]+\|\S+|uid \S+"
 )
 _SENTENCE = re.compile(r"[A-Za-z]{2,}[,:;]? [a-z]{2,}")
 #: A worker command that fails after a line of output.
@@ -51,6 +51,7 @@ EVERY = {
     "demo": "demo more",
     "use": "use",
     "doctor": "doctor",
+    "notify": "notify team",
     "help": "help",
     "options": "options",
     "completion": "completion tcsh",

@@ -49,6 +49,7 @@ KNOWS: dict[str, tuple[str, ...]] = {
     ),
     "torch": ("remote.smoke.probe", "cli.demo_job.train"),
     "zstandard": ("recording.packed",),
+    "apprise": ("cli.commands.notify",),
     "pydantic_core": ("diagnosis.scanner",),
     "babel": ("packaging.messages",),
 }
@@ -57,7 +58,7 @@ KNOWS: dict[str, tuple[str, ...]] = {
 BACKENDS = ("backends.kubernetes", "backends.hosts")
 
 #: Import name -> its extra; all others are dependencies.
-_EXTRAS = {"torch": "smoke", "babel": "dev", "zstandard": "zstd"}
+_EXTRAS = {"torch": "smoke", "babel": "dev", "zstandard": "zstd", "apprise": "notify"}
 
 #: Import name -> distribution, if they differ.
 DISTRIBUTIONS = {"yaml": "pyyaml", "pydantic_core": "pydantic-core"}

@@ -51,8 +51,10 @@ MADE_LATER = {
 #: Patterns of `render.redact` that are compiled on demand, in addition to its table.
 LATE = ("_OPENS", "_NAMES_NEXT", "_VALUE_NEXT", "_PERHAPS", "_SURE_NAME", "_PERHAPS_NAME")
 SIZES = (1 << 8, 1 << 11, 1 << 14, 1 << 16)
-#: CPU seconds that are always acceptable, and those for each further character.
+#: CPU seconds that are always acceptable, and those for each further character, on a machine at rest.
 LITTLE, SHARE = 0.02, 10e-6
+#: A pattern and a text that take NOMINAL CPU seconds on such a machine.
+FLOOR, NOMINAL = (re.compile(r"(?:(?!x).){1,200}+y"), "ab" * 4096), 0.05
 #: If a size takes less than these seconds, larger ones need no check.
 QUICK = {SIZES[1]: 0.0003, SIZES[2]: 0.01}
 
@@ -236,6 +238,13 @@ def seconds(found: Found, before: str, one: str, size: int) -> float:
     return time.thread_time() - begin
 
 
+def pace() -> float:
+    """How many times slower than at rest patterns are now, by neighbours that share the caches and the core."""
+    begin = time.thread_time()
+    FLOOR[0].search(FLOOR[1])
+    return max(1.0, (time.thread_time() - begin) / NOMINAL)
+
+
 def slow(found: Found) -> str | None:
     """The first text for which the pattern takes too long, with the times."""
     for before, one in near_misses(found.pattern, found.anchored):
@@ -244,7 +253,7 @@ def slow(found: Found) -> str | None:
             took = seconds(found, before, one, size)
             grown = last and size == SIZES[3] and took > LITTLE and took > 8 * last
             if took > LITTLE + SHARE * size or grown:
-                took = min(took, seconds(found, before, one, size))
+                took = min(seconds(found, before, one, size) / pace() for _ in range(3))
                 if took > LITTLE + SHARE * size or (grown and took > 8 * last):
                     return f"{found.where}: {before[-60:]!r} + {one[:40]!r} * n: {took:.3f} s for {size} characters"
             if took < QUICK.get(size, 0):  # even its square would be small

@@ -11,6 +11,7 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import run_async
 from atlctl.i18n import LIST, Message, joined
+from atlctl.jobs.config import load_config
 from atlctl.jobs.errors import AtlctlError, UsageError
 from atlctl.jobs.statedir import read_bytes
 from atlctl.render.palette import Tone, Toned
@@ -35,6 +36,7 @@ EXAMPLES = Message(
     """\
 atlctl run --dir /shared/runs -- bash launch_ddp.sh train.py
 atlctl run --dir /shared/runs --hold 3h -- torchrun train.py  # keep the workers after a failure
+atlctl run --notify team --dir /shared/runs -- bash train.sh  # send the cause of a failure to a chat
 atlctl run --items none -- python3 train.py                   # without the test before it"""
 )
 
@@ -109,6 +111,14 @@ def command(
             help=Message("commands of workers that did not fail: keep or end them (default: keep)"),
         ),
     ] = "keep",
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            "--notify",
+            metavar="NAME",
+            help=Message("send the cause of a failure there, as 'atlctl notify NAME' does"),
+        ),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -138,6 +148,7 @@ def command(
         wait=wait,
         settle=settle,
         hold=hold,
+        notify=notify,
         serve=not no_serve,
         port=port or PORT,
         stops_others=on_failure == "stop",
@@ -148,19 +159,27 @@ def command(
 async def _run(settings: Settings, name: str | None, cmd: list[str]) -> int:
     from atlctl.run.place import place
 
-    def told(text: str, tone: Tone) -> None:
+    def told(text: str, tone: Tone = Tone.NOTE) -> None:
         said = Message("atlctl: {text}", text=text)
         say.line(Toned(said, tone, said.filled(text="")), 2)
 
     post = place(os.environ, name)
-    say_, shout = (lambda text: told(text, Tone.NOTE)), (lambda text: told(text, Tone.WARN))
+
+    def shout(text: str) -> None:
+        told(text, Tone.WARN)
+
     if post.local:
         from atlctl.run.siblings import SiblingWrapper
 
-        return await SiblingWrapper(post, cmd, settings.wait, say_, shout).run()
+        return await SiblingWrapper(post, cmd, settings.wait, told, shout).run()
+    if settings.notify is not None:
+        try:
+            load_config(os.environ).notified(settings.notify)
+        except UsageError as error:
+            shout(error.message)
     from atlctl.run.wrapper import Wrapper
 
-    return await Wrapper(settings, post, cmd, say_, shout).run()
+    return await Wrapper(settings, post, cmd, told, shout).run()
 
 
 def _key() -> bytes | None:

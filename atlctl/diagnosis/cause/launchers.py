@@ -307,6 +307,7 @@ _END = 60
 _MAX_DEATHS = 16
 _ARGUMENTS = "bad_arguments"
 _NUMBERS = re.compile(r"\d+")
+_EVERYWHERE = Message("the same failure on all {count} workers")
 
 
 def find_loose(this: Round) -> Diagnosis | None:
@@ -351,7 +352,7 @@ def find_loose(this: Round) -> Diagnosis | None:
         early = Message("the program refused its options, before it started any process")
         cause = replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=early)
         return Diagnosis(Verdict.JOB, (cause,))
-    if (own := _of_one_worker(this, candidates, {name for name, _ in traces})) is not None:
+    if (own := _of_scripts(this, candidates, {name for name, _ in traces})) is not None:
         return own
     if (own := _of_one_machine(this, candidates, roots)) is not None:
         return own
@@ -368,26 +369,32 @@ def find_loose(this: Round) -> Diagnosis | None:
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates[:16])) if candidates else None
 
 
-def _of_one_worker(this: Round, candidates: Sequence[Cause], ended: set[str]) -> Diagnosis | None:
-    """The answer if of several workers one ends with an exception, and the others silently or with a lost peer.
+def _of_scripts(this: Round, candidates: Sequence[Cause], ended: set[str]) -> Diagnosis | None:
+    """The answer if of several workers one ends with an exception, and the others silently or with a lost peer; or if
+    all workers, perhaps one, have failed and end with the same exception.
 
     `ended`: workers that end with any exception.
     """
     job = this.job
     names = {cause.worker for cause in candidates}
     others = job.heard - names
-    if len(names) != 1 or len({cause.message for cause in candidates}) != 1 or not others:
+    same = len({_NUMBERS.sub("#", cause.message) for cause in candidates}) == 1
+    everyone = len(names) == len(job.workers) and all(worker.evidence.failed for worker in job.workers)
+    if not same or not (everyone or (len(names) == 1 and others)):
         return None
     if not candidates[0].exception or job.incomplete or job.cut or any(worker.elastic for worker in job.workers):
         return None
-    why = Message("only this worker ends with an error")
-    if others <= ended:
+    why = Message("only this worker ends with an error") if others else Message("its log ends with this error")
+    if others and others <= ended:
         why = joined([why, others_lost(len(others))])
+    name, proofs = candidates[0].worker, candidates[0].proofs
+    if len(names) > 1:
+        name, why = None, _EVERYWHERE.filled(count=len(names))
+        proofs = tuple(proof for cause in candidates[:3] for proof in cause.proofs)
     one = candidates[0]
-    made = job.worker_cause(one.worker, one.category, one.message, Confidence.LIKELY, why, extra=one.proofs)
-    return Diagnosis(
-        Verdict.WORKER, (replace(made, exception=one.exception, traceback=one.traceback, frame=one.frame),)
-    )
+    made = job.worker_cause(name, one.category, one.message, Confidence.LIKELY, why, extra=proofs)
+    made = replace(made, exception=one.exception, traceback=one.traceback, frame=one.frame)
+    return Diagnosis(Verdict.WORKER if name else Verdict.JOB, (made,))
 
 
 def _of_one_machine(
@@ -502,7 +509,7 @@ def _same_everywhere(this: Round, roots: list[tuple[str, SignatureHit]]) -> Diag
     if len(workers) < 2 or set(last) != workers or len({_NUMBERS.sub("#", hit.text) for hit in last.values()}) > 1:
         return None
     hit = roots[-1][1]
-    why = Message("the same failure on all {count} workers", count=len(workers))
+    why = _EVERYWHERE.filled(count=len(workers))
     cause = Cause(None, hit.match.signature.category, hit.text, Confidence.LIKELY, why,
                   proofs=tuple(Proof(name, hit.line_no, hit.text) for name, hit in list(last.items())[:3]))  # fmt: skip
     return Diagnosis(Verdict.JOB, (cause,))

@@ -39,7 +39,8 @@ class Told:
         return [finding for finding in self.report.findings if finding.culprit is None]
 
     def lines(self) -> str:
-        return "\n".join(f"{f.severity} {_name(f.culprit)}: {f.evidence}" for f in self.report.findings)
+        found = [f"{f.severity} {_name(f.culprit)}: {f.evidence}" for f in self.report.findings]
+        return "\n".join((*found, *(f"{c.verdict} {c.name}: {c.note}" for c in self.report.checks)))
 
 
 def _who(culprit: Culprit) -> Accused:

@@ -34,8 +34,13 @@ spaces = pytest.mark.skipif(bool(netns.refused()), reason=netns.refused() or "-"
 
 
 def named(kind: str) -> None:
+    """On a virtual machine that pauses, a fault of speed may be missed once in three runs; no other is ever named."""
     case = single(kind, 4, random.Random(kind))
     told = case.run()
+    if not case.hard and not told.accused:
+        missed = told.lines()
+        told, other = case.run(), case.run()
+        assert other.accused == case.wanted, f"{kind}\n{missed}\n{other.lines()}"
     assert (told.accused, told.nobody) == (case.wanted, []), f"{kind}\n{told.lines()}"
     assert all(finding.confirmed for finding in told.report.findings)
 

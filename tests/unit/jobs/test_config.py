@@ -193,6 +193,32 @@ def test_mistakes_name_the_file_and_the_cure(home, work, text, says, which):
         assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [("'json://h/token'", ("json://h/token",)), ("['a://x', 'b://y']", ("a://x", "b://y"))],
+)
+def test_notifications_of_the_users_file(home, work, value, names):
+    user_file(home, f"[notify]\nteam = {value}\n")
+    config = load_config({"HOME": str(home)}, str(work))
+    assert config.notify == {"team": names}
+    assert names[0] not in repr(config)
+
+
+@pytest.mark.parametrize("value", ["1", "[]", "''", "['json://h/token', 2]", "{ url = 'json://h/token' }"])
+def test_notifications_that_are_none_do_not_show_their_secrets(home, work, value):
+    user_file(home, f"[notify]\nteam = {value}\n")
+    with pytest.raises(UsageError) as caught:
+        loaded(home, work)
+    assert "notify.team must be a URL or a list of them" in caught.value.message
+    assert "token" not in caught.value.message
+
+
+def test_a_project_does_not_choose_who_is_notified(home, work):
+    (work / ".atlctl.toml").write_text("[notify]\nteam = 'json://h/token'\n")
+    with pytest.raises(UsageError, match=r"a project cannot set notify"):
+        loaded(home, work)
+
+
 def test_a_home_that_is_none(work, tmp_path):
     for home in ("/dev/null", str(tmp_path / "missing")):
         assert load_config({"HOME": home}, str(work)).signatures == ()

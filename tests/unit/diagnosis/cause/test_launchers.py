@@ -8,6 +8,7 @@ from atlctl.diagnosis.evidence import WorkerEvidence
 from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import Diagnosis, Verdict
 from atlctl.diagnosis.signatures import builtin
+from atlctl.jobs.model import State
 from tests.unit.diagnosis.signatures.examples import EXAMPLES
 
 from .logs import (
@@ -268,6 +269,16 @@ def test_of_workers_without_a_launcher_the_one_with_an_error_is_the_cause(others
         logs[index].trace(2, 0, closed_by(0), prefix=False)
     found = diagnosed(*logs)
     assert culprit(found) == ("worker", "worker-0", None, "likely")
+    assert found.root_causes[0].message == OWN
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_workers_without_a_launcher_that_all_end_with_the_same_error(count: int) -> None:
+    """Of logs without states it is not known whether the program has ended, or was of one process."""
+    logs = [Log(index).say(0, "step 1/300 loss 1.5").trace(1, 0, OWN, prefix=False) for index in range(count)]
+    assert diagnosed(*logs).verdict is Verdict.UNDECIDED
+    found = diagnosed(*(log.evidence(state=State.FAILED) for log in logs))
+    assert culprit(found) == (("worker", "worker-0", None, "likely") if count == 1 else ("job", None, None, "likely"))
     assert found.root_causes[0].message == OWN
 
 
