@@ -187,19 +187,29 @@ def addresses() -> list[list[str]]:
 
 def listening(pid: int) -> list[tuple[str, int]]:
     """Addresses and ports on which this process listens with TCP; its own sockets only."""
+    own = opened(pid)
+    return [(address, port) for link, address, port in listeners(pid) if link in own]
+
+
+def opened(pid: int) -> set[str]:
+    """The open files of a process, as links of its descriptors."""
+    return {link(f"/proc/{pid}/fd/{name}") for name in names(f"/proc/{pid}/fd")}
+
+
+def listeners(pid: int | str = "self") -> list[tuple[str, str, int]]:
+    """TCP sockets that listen in the network namespace of this process: link of the descriptor, address, port."""
     import socket
 
-    own = {link(f"/proc/{pid}/fd/{name}") for name in names(f"/proc/{pid}/fd")}
     found = []
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in decoded(read(f"/proc/{pid}/net/{table}", 16 << 20)).splitlines()[1:]:
             words = line.split() if " 0A " in line else []
-            if len(words) > 9 and words[3] == "0A" and f"socket:[{words[9]}]" in own:
+            if len(words) > 9 and words[3] == "0A":
                 digits, _, port = words[1].partition(":")
                 # Each group of 32 bits is in the byte order of the machine.
                 whole = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
                 packed = b"".join(word.to_bytes(4, sys.byteorder) for word in whole)
-                found.append((socket.inet_ntop(family, packed), int(port, 16)))
+                found.append((f"socket:[{words[9]}]", socket.inet_ntop(family, packed), int(port, 16)))
     return found
 
 

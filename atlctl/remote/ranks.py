@@ -48,6 +48,13 @@ def masters(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name, host.strip("[]")) for name, host in found.items() if host]
 
 
+def master_port(environ: Mapping[str, str]) -> int | None:
+    """The port that belongs to the first of `masters`."""
+    name = next((name for name, _ in masters(environ)), "")
+    port = environ.get(name.replace("ADDR", "PORT"), "").rpartition(":")[2]
+    return int(port) if port.isdecimal() and 0 < int(port[:8]) < 1 << 16 else None
+
+
 def read_each(paths: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
     """Like `proc.read_all`, but in this process, which may block."""
     return {path: read(path, limit) for path in paths}, {}
@@ -117,7 +124,7 @@ class Finder:
         """The number of torchrun agents. Without ranks they wait for agents of other workers."""
         asked = [pid for pid in self.environs if self._is_python(pid) and self.ours(pid)]
         lines, _ = self._read_all([f"{self._proc}{pid}/cmdline" for pid in asked], _COMMAND_LIMIT)
-        return sum(map(_launches, lines.values()))
+        return sum(map(launches, lines.values()))
 
     def below(self, pid: int) -> list[int]:
         """All descendants, nearest first."""
@@ -149,7 +156,7 @@ def _pid(path: str) -> int:
     return int(path.split("/")[-2])
 
 
-def _launches(command: bytes) -> bool:
+def launches(command: bytes) -> bool:
     """Whether this is `python torchrun ...` or `python -m torch.distributed.run ...`, possibly with options of
     Python."""
     words = command.split(b"\0")[1:6]

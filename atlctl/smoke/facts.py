@@ -12,13 +12,13 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.fields import entries, whole
+from atlctl.jobs.fields import entries, number, whole
 from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.remote.gpus import slowed
 from atlctl.smoke.context import Run
@@ -51,6 +51,8 @@ _ADVICE = {
     "power limit": Message("give the GPU the power limit of the others: nvidia-smi -pl"),
     "ECC": Message("give the GPU the ECC mode of the others: nvidia-smi -e, then a reboot"),
     "MASTER_ADDR": _ADVICE_MASTER,
+    "port of": Message("end that process if it is left over from another training, or choose another MASTER_PORT"),
+    "CPU time": Message("other guests of the host take its CPUs: have the worker moved to another machine"),
     "own host name": _ADVICE_NAME,
     "address of": _ADVICE_MASTER,
 }
@@ -66,9 +68,16 @@ CLOCKS = 1.0
 #: Prefixes of settings for communication, and the settings that differ on each worker by design.
 _TALK = ("NCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "FI_")
 _OWN = frozenset({"NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"})
+#: Maximum number of host names that all workers resolve; of more, each resolves the first and the next ones.
+_EVERY, _NEXT = 16, 4
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+#: Share of CPU time, above that of the others, that a hypervisor may take without a finding.
+_STOLEN = 0.1
 _word = partial(words_of, most=160)
 #: Labels that are translated, and the value of a worker without such a thing.
 GPUS, NONE = Message("GPUs"), Message("none")
+_UNRESOLVED, _ADDRESS = Message("cannot be resolved"), Message("address of MASTER_ADDR")
+_DIFFERS = Message("{label}: {value} (the others: {most})")
 _DRIVER, _KERNEL, _MACHINE, _TOPOLOGY, _FILES, _CPUS, _OWN_NAME = (
     Message("GPU driver"), Message("kernel"), Message("machine"), Message("GPU topology"), Message("open files"),
     Message("usable CPUs"), Message("own host name"),
@@ -83,11 +92,11 @@ async def check_facts(run: Run) -> None:
     """Compare all workers; also fills `run.facts`."""
     with run.check(CHECK) as stage:
         await gather(run)
-        votes = compare(run.facts)
-        if votes:
-            await gather_again(run, sorted({name for found in votes.values() for name in found.odd}))
-            votes = compare(run.facts)
-        run.find(*differences(votes))
+        votes, wrong = compare(run.facts), faulty(run.facts)
+        if votes or wrong:
+            await gather_again(run, sorted({name for found in votes.values() for name in found.odd} | wrong.keys()))
+            votes, wrong = compare(run.facts), faulty(run.facts)
+        run.find(*differences(votes, wrong))
         run.find(*await _clocks(run))
         run.find(*loopback_names(run.facts), *unresolved(run.facts))
         silent = {name: fact["problem"] for name, fact in run.facts.items() if "problem" in fact}
@@ -145,7 +154,8 @@ async def gather_gpus_again(run: Run, names: Sequence[str], seconds: float) -> N
 
 async def _facts(run: Run, living: list[str], *, processes: bool) -> dict[str, dict[str, Any]]:
     bounds: Bounds = {}
-    asks = {name: {"cmd": "facts", "processes": processes} for name in living}
+    hosts = hosts_to_resolve({name: run.session.hello(name).get("host") for name in run.session.living()})
+    asks = {name: {"cmd": "facts", "processes": processes, "hosts": hosts.get(name, [])} for name in living}
     answers = await run.session.ask(asks, _SECONDS, _clock(bounds))
     facts: dict[str, dict[str, Any]] = {}
     for name, answer in answers.items():
@@ -154,6 +164,17 @@ async def _facts(run: Run, living: list[str], *, processes: bool) -> dict[str, d
         if name in bounds:
             facts[name]["clock"] = bounds[name]
     return facts
+
+
+def hosts_to_resolve(hosts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By worker: the host names of other workers that it resolves. `hosts`: the host name of each."""
+    counted = Counter(host for host in hosts.values() if isinstance(host, str) and _HOST.fullmatch(host))
+    single = [host for host, count in counted.items() if count == 1 and host != "localhost"]
+    found = {}
+    for at, (name, own) in enumerate(hosts.items()):
+        near = single if len(single) <= _EVERY else [single[0], *[*single, *single][at % len(single) :][: _NEXT + 1]]
+        found[name] = [host for host in dict.fromkeys(near) if host != own]
+    return found
 
 
 async def clocks_again(run: Run, names: list[str]) -> Bounds:
@@ -285,7 +306,7 @@ def labels(facts: Facts) -> dict[str, str]:
             found[Message("interface {name}", name=device)] = how
             found[Message("MTU of {name}", name=device)] = nic.get("mtu")
     if "name" in facts:
-        found[_OWN_NAME] = Message("resolved") if facts["name"] else Message("cannot be resolved")
+        found[_OWN_NAME] = Message("resolved") if facts["name"] else _UNRESOLVED
     found |= _master(facts)
     return {label: _word(value) for label, value in found.items() if value is not None}
 
@@ -307,11 +328,95 @@ def _master(facts: Facts) -> dict[str, Any]:
     if not isinstance(master, dict) or not isinstance(place, dict) or _word(master.get("name")) == "localhost":
         return {}
     found: dict[str, Any] = {"MASTER_ADDR": master.get("name")}
-    if next((place[name] for name in _RANK if name in place), "") != "0":
-        addresses = master.get("addresses")
-        shown = ", ".join(map(str, addresses[:4])) if isinstance(addresses, list) else ""
-        found[Message("address of MASTER_ADDR")] = shown or Message("cannot be resolved")
+    if _rank(facts) != "0":
+        found[_ADDRESS] = ", ".join(_addresses(master)[:4]) or _UNRESOLVED
     return found
+
+
+def _rank(facts: Facts) -> Any:
+    place = facts.get("place")
+    return next((place[name] for name in _RANK if name in place), "") if isinstance(place, dict) else ""
+
+
+def _addresses(told: Any) -> list[str]:
+    addresses = told.get("addresses") if isinstance(told, dict) else None
+    return [text for one in addresses if (text := _word(one))] if isinstance(addresses, list) else []
+
+
+def first_worker(facts: Mapping[str, Facts]) -> str | None:
+    """The worker of rank 0, whose address MASTER_ADDR should be. None if unknown: any worker may be an endpoint."""
+    first = [n for n, fact in facts.items() if _rank(fact) == "0" and "PET_RDZV_ENDPOINT" not in fact["place"]]
+    return first[0] if len(first) == 1 else None
+
+
+def faulty(facts: Mapping[str, Facts]) -> dict[str, dict[str, str]]:
+    """By worker and label: names that it resolves wrongly, MASTER_PORT in use, CPU time that its hypervisor takes."""
+    found: dict[str, dict[str, str]] = {}
+    for label, owner, asker, value in _misled(facts):
+        has = ", ".join(sorted(_own(facts[owner]))[:4])
+        text = Message("{label}: {value} ({worker} has {own})", label=label, value=value, worker=owner, own=has)
+        found.setdefault(asker, {})[label] = text
+    first = first_worker(facts)
+    master = facts[first].get("master") if first is not None else None
+    if first is not None and isinstance(master, dict) and master.get("holder"):
+        label, holder = Message("port of MASTER_ADDR"), words_of(master["holder"])
+        text = Message("port {port} of MASTER_ADDR is in use: {holder}", port=_word(master.get("port")), holder=holder)
+        found.setdefault(first, {})[label] = text
+    cpus = {name: fact["cpus"] for name, fact in facts.items() if isinstance(fact.get("cpus"), dict)}
+    shares = {name: share for name, told in cpus.items() if (share := number(told.get("stolen"), least=0)) is not None}
+    usual = statistics.median_low(shares.values()) if shares else 0.0
+    for name, share in shares.items():
+        if share - usual >= _STOLEN:
+            label = Message("CPU time that the hypervisor takes")
+            text = _DIFFERS.filled(label=label, value=f"{share:.0%}", most=f"{usual:.0%}")
+            found.setdefault(name, {})[label] = text
+    return found
+
+
+def _misled(facts: Mapping[str, Facts]) -> Iterator[tuple[Message, str, str, str]]:
+    """Names of workers that others resolve wrongly: label, the named worker, the asking one, and the value there.
+
+    An address of no worker may be that of a Service. A name that most others cannot resolve is not meant to be, unless
+    it is MASTER_ADDR.
+    """
+    counted = Counter(_word(fact.get("host")) for fact in facts.values())
+    owners = {host: name for name, fact in facts.items() if counted[host := _word(fact.get("host"))] == 1}
+    own = {name: _own(fact) for name, fact in facts.items()}
+    every = set[str]().union(*own.values())
+    first, told = first_worker(facts), dict[tuple[Message, str], dict[str, list[str]]]()
+    for asker, fact in facts.items():
+        name = _word(fact["master"].get("name")) if isinstance(fact.get("master"), dict) else ""
+        named = [(Message("address of {host}", host=_word(one.get("name"))), one) for one in entries(fact.get("hosts"))]
+        lookups = [(label, owners.get(_word(one.get("name"))), one) for label, one in named if one.get("name") != name]
+        if name and name != "localhost" and not _is_loopback(name):
+            lookups.append((_ADDRESS, owners.get(name, first), fact["master"]))
+        for label, owner, one in lookups:
+            if owner is not None and owner != asker and own[owner] not in (set(), own[asker]):
+                told.setdefault((label, owner), {})[asker] = _addresses(one)
+    for (label, owner), answers in told.items():
+        lost = [asker for asker, addresses in answers.items() if not addresses]
+        if label == _ADDRESS:
+            due = len(lost) < len(answers) or bool(_addresses(facts[owner].get("master")))
+        else:
+            due = len(answers) > 1 and 2 * len(lost) <= len(answers)
+        for asker, addresses in answers.items():
+            wrong = any(one in every or _is_loopback(one) for one in addresses)
+            if not addresses and due:
+                yield label, owner, asker, _UNRESOLVED
+            elif wrong and not own[owner].intersection(addresses):
+                yield label, owner, asker, ", ".join(addresses[:4])
+
+
+def _own(facts: Facts) -> set[str]:
+    """The worker's addresses without loopback; equal if workers share a network stack."""
+    return {address for address in _addresses(facts) if not _is_loopback(address)}
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def unresolved(facts: Mapping[str, Facts]) -> list[Finding]:
@@ -419,18 +524,19 @@ def _first(version: Any, parts: int) -> str | None:
 # Findings
 
 
-def differences(votes: Mapping[str, Vote]) -> list[Finding]:
-    """One finding for each worker that differs from the majority, and one for all values without a majority."""
-    odd: dict[str, dict[str, str]] = {}
+def differences(votes: Mapping[str, Vote], faults: Mapping[str, Mapping[str, str]] = {}) -> list[Finding]:
+    """One finding for each worker that differs from the majority, and one for all values without a majority. `faults`:
+    known faults by worker and label."""
+    odd = {name: dict(texts) for name, texts in faults.items()}
     split: dict[str, str] = {}
     for label, found in votes.items():
+        if any(label in texts for texts in faults.values()):
+            continue
         if found.majority is None:
             split[label] = Message("{label}: {groups}", label=label, groups=_groups(found.odd))
             continue
         for name, value in found.odd.items():
-            odd.setdefault(name, {})[label] = Message(
-                "{label}: {value} (the others: {most})", label=label, value=value, most=found.majority
-            )
+            odd.setdefault(name, {})[label] = _DIFFERS.filled(label=label, value=value, most=found.majority)
     findings = [
         Finding(CHECK, Severity.WARN, Culprit("facts", name), _some(texts), True, _advice(texts))
         for name, texts in odd.items()

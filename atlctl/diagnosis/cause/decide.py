@@ -34,6 +34,7 @@ from atlctl.diagnosis.result import (
     WorkerReport,
 )
 from atlctl.diagnosis.signatures import Matcher
+from atlctl.diagnosis.torchelastic import signal_name
 from atlctl.i18n import Message, joined, plural
 from atlctl.jobs import podnews
 
@@ -151,9 +152,7 @@ def with_platform(job: JudgedJob, answer: Diagnosis) -> Diagnosis:
     failed = [worker for worker in job.workers if worker.evidence.failed]
     if answer.verdict is not Verdict.NONE or not failed:
         return answer
-    causes = tuple(
-        _cause(job, worker.worker, "explicit_exit", _ending(worker), Confidence.GUESS) for worker in failed[:16]
-    )
+    causes = tuple(_ended_silently(job, worker) for worker in failed[:16])
     return Diagnosis(Verdict.WORKER, causes) if len(causes) == 1 else Diagnosis(Verdict.UNDECIDED, candidates=causes)
 
 
@@ -293,17 +292,24 @@ def _with_machine(job: JudgedJob, cause: Cause) -> Cause:
     )
 
 
-def _ending(worker: WorkerRounds) -> str:
-    platform = worker.evidence.platform
-    if platform and platform.exit_code:
-        return Message(
-            "{worker} ended with exit code {code}, and its log names no failure",
-            worker=worker.worker,
-            code=platform.exit_code,
-        )
-    return Message(
-        "{worker} is {state}, and its log names no failure", worker=worker.worker, state=worker.evidence.state
-    )
+#: Signals that only a fault or the kernel sends, with SIGKILL.
+_CRASHES = (4, 6, 7, 8, 9, 11)
+
+
+def _ended_silently(job: JudgedJob, worker: WorkerRounds) -> Cause:
+    """A worker whose log names no failure, as its platform reports its end."""
+    name, platform = worker.worker, worker.evidence.platform or PlatformState()
+    number, code, found = platform.signal, platform.exit_code, judge_state(platform)
+    if number and found:
+        signal = signal_name(str(number))
+        text = Message("{worker} was ended by {signal}, and its log names no failure", worker=name, signal=signal)
+        sure = Confidence.LIKELY if number in _CRASHES else Confidence.GUESS
+        return replace(_cause(job, name, found.category, text, sure), signal=signal)
+    category = "explicit_exit" if code not in (None, 1) else "unknown_python_exit"
+    text = Message("{worker} is {state}, and its log names no failure", worker=name, state=worker.evidence.state)
+    if code:
+        text = Message("{worker} ended with exit code {code}, and its log names no failure", worker=name, code=code)
+    return _cause(job, name, found.category if found else category, text, Confidence.GUESS)
 
 
 def _cause(

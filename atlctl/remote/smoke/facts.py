@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -10,9 +11,10 @@ import socket
 import sys
 import threading
 import time
+from functools import partial
 
 from atlctl.remote import cgroups, proc
-from atlctl.remote.ranks import Finder, masters, read_each
+from atlctl.remote.ranks import Finder, launches, master_port, masters, read_each
 from atlctl.remote.sentences import Sentence
 
 from . import children, wire
@@ -54,7 +56,8 @@ _TOLD = 64
 
 
 def facts(say: Say, request: dict[str, Any]) -> None:
-    """The command `facts`. `processes`: look for ranks of a training. `clock`: report only the time.
+    """The command `facts`. `processes`: look for ranks of a training. `hosts`: host names of other workers, which are
+    resolved. `clock`: report only the time.
 
     The time is a separate first event: the client uses the times of its request and of this event.
     """
@@ -63,19 +66,26 @@ def facts(say: Say, request: dict[str, Any]) -> None:
         say(ev="facts", end=True)
         return
     name = _Later(lambda: _addresses(socket.gethostname()))
+    others = {host: _Later(partial(_addresses, host)) for host in request.get("hosts", ())}
     cards = _Later(_cards) if proc.names(_INFINIBAND) else None
     ranks = _Later(_ranks) if request.get("processes") else None
     found = collect()
     master = next((host for _, host in masters(found["place"])), "")
     meeting = _Later(lambda: _addresses(master)) if master else None
+    found["addresses"] = [address for _, address in proc.addresses()]
     if ranks is not None:
         found["ranks"], found["ranks_problem"] = ranks.result(_PROCESS_SECONDS + 2, [])
     if cards is not None:
         found["rdma"], found["rdma_problem"] = cards.result(_CARD_SECONDS + 2, [])
     found["name"], found["name_problem"] = name.result(_NAME_SECONDS, [])
+    found["hosts"] = [{"name": host, "addresses": other.result(_NAME_SECONDS, [])[0]} for host, other in others.items()]
     if meeting is not None:
         addresses, problem = meeting.result(_NAME_SECONDS, [])
-        found["master"] = {"name": master, "addresses": addresses, "problem": problem}
+        port = master_port(found["place"])
+        found["master"] = {"name": master, "addresses": addresses, "problem": problem, "port": port}
+        if port is not None and _taken(port):
+            training = any(ranks.result(_PROCESS_SECONDS + 2, []) if ranks is not None else _ranks())
+            found["master"]["holder"] = "" if training else _holder(port)
     say(ev="facts", end=True, **found)
 
 
@@ -106,7 +116,7 @@ def collect(root: str = "", environ: Mapping[str, str] | None = None) -> dict[st
         "uid": os.getuid(),
     }
     found.update(_versions(table))
-    found["cpus"]["busy"] = busy()
+    found["cpus"].update(busy())
     return found
 
 
@@ -154,28 +164,34 @@ def interfaces(root: str = "") -> list[dict[str, Any]]:
     return found
 
 
-def _busy(root: str) -> Callable[[], float | None]:
-    """A function that returns the share of busy CPU time on the machine between now and its call."""
+def _busy(root: str) -> Callable[[], dict[str, float | None]]:
+    """A function that returns the shares of the machine's CPU time between now and its call: `busy`, and `stolen` by
+    other guests of its hypervisor."""
 
-    def look() -> tuple[int, int]:
+    def look() -> tuple[int, int, int]:
         words = proc.text(root + "/proc/stat", 4096).splitlines()[:1]
         ticks = [int(word) for word in words[0].split()[1:9] if word.isdigit()] if words else []
-        return (sum(ticks), sum(ticks[3:5])) if len(ticks) > 4 else (0, 0)
+        return (sum(ticks), sum(ticks[3:5]), sum(ticks[7:])) if len(ticks) > 4 else (0, 0, 0)
 
-    all_before, idle_before = look()
+    all_before, idle_before, stolen_before = look()
 
-    def share() -> float | None:
+    def shares() -> dict[str, float | None]:
         # A tick is 10 ms: with fewer ticks than this, the share is too inexact.
         end = time.monotonic() + 0.15
         while True:
-            all_now, idle_now = look()
+            all_now, idle_now, stolen_now = look()
             if all_now - all_before >= 10 or time.monotonic() > end:
                 break
             time.sleep(0.03)
         passed = all_now - all_before
-        return round(1 - (idle_now - idle_before) / passed, 2) if passed >= 10 else None
+        if passed < 10:
+            return {"busy": None, "stolen": None}
+        return {
+            "busy": round(1 - (idle_now - idle_before) / passed, 2),
+            "stolen": round((stolen_now - stolen_before) / passed, 2),
+        }
 
-    return share
+    return shares
 
 
 def _versions(table: list[dict[str, Any]]) -> dict[str, Any]:
@@ -229,6 +245,29 @@ def _addresses(host: str) -> tuple[list[str], str]:
         return [], str(error.strerror or error)[:200]
 
 
+def _taken(port: int) -> bool:
+    """Whether a process listens on the port. The port is not listened on: a training may start at this moment."""
+    with socket.socket() as asked:
+        asked.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            asked.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _holder(port: int) -> str | Sentence:
+    """The process that listens on the port; empty if it is torchrun, which waits for the other workers."""
+    links = {link for link, _, own in proc.listeners() if own == port}
+    for pid, entry in proc.everything().items():
+        if links & proc.opened(pid):
+            path = f"/proc/{pid}/cmdline"
+            if launches(proc.read_all([path], 1000)[0].get(path, b"")):
+                return ""
+            return Sentence("{name} (process {pid})", name=entry.comm, pid=pid)
+    return Sentence("a process that this worker does not see")
+
+
 def _cards() -> tuple[list[dict[str, Any]], str]:
     found, problem = children.call(sys.modules[__name__], "tell_ports", {"root": ""}, _CARD_SECONDS)
     return (found or {}).get("ports", []), problem
@@ -244,6 +283,7 @@ class _Later:
 
     def __init__(self, work: Callable[[], tuple[list[Any], str]]) -> None:
         self._found: tuple[list[Any], str] | None = None
+        self._begun = time.monotonic()
         self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
         self._thread.start()
 
@@ -254,7 +294,8 @@ class _Later:
             self._found = [], f"{type(error).__name__}: {error}"[:200]
 
     def result(self, seconds: float, otherwise: list[Any]) -> tuple[list[Any], str]:
-        self._thread.join(seconds)
+        """The result, at most `seconds` after the begin."""
+        self._thread.join(max(0.0, self._begun + seconds - time.monotonic()))
         return self._found or (otherwise, Sentence("no answer in {seconds} s", seconds=f"{seconds:g}"))
 
 

@@ -25,6 +25,7 @@ MODULES = {
     "listen": "network",
     "mesh": "network",
     "connect": "network",
+    "meet": "network",
     "send": "network",
     "storage_write": "storage",
     "storage_look": "storage",

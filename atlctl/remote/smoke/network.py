@@ -44,6 +44,7 @@ _READ = 1 << 18
 _CALLS = 512
 #: Requested limit of open files: one for each connection in and out.
 _FILES = 16384
+_IP_RECVERR, _IPV6_RECVERR = (socket.IPPROTO_IP, 11), (socket.IPPROTO_IPV6, 25)
 _TCP_NOTSENT_LOWAT, _SO_MAX_PACING_RATE = 25, 47
 #: The speed in Mbit/s of a link that is unknown, and the highest pace in bytes per second that the socket takes.
 _UNKNOWN, _FASTEST = 1000, 2_000_000_000
@@ -192,12 +193,15 @@ class _Call:
         kind = "refused" if isinstance(error, ConnectionRefusedError) else self.stage
         if error is not None:
             return self._end(kind, error.strerror or str(error))
-        seconds = f"{time.monotonic() - self.moved:.1f}"
-        return self._end(kind, Sentence("nothing came for {seconds} s", seconds=seconds))
+        return self._end(kind, _nothing(time.monotonic() - self.moved))
 
     def told(self) -> dict[str, Any]:
         times = {"connect_ms": round(self.connect * 1e3, 3), "rtt_ms": round(self.rtt * 1e3, 3)}
         return dict(self.result or {}, again=self.again, **{name: value for name, value in times.items() if value})
+
+
+def _nothing(seconds: float) -> Sentence:
+    return Sentence("nothing came for {seconds} s", seconds=f"{seconds:.1f}")
 
 
 def mesh(say: Say, request: dict[str, Any]) -> None:
@@ -296,6 +300,33 @@ def _opened(peers: dict[str, Any], each: int, patience: float) -> list[tuple[str
             key.data[1].close()
             found.append((key.data[0], None))
     return found
+
+
+def meet(say: Say, request: dict[str, Any]) -> None:
+    """The command `meet`: whether `port` at one of `addresses` can be reached, within `patience` seconds for each. The
+    host's own refusal is a proof that it can."""
+    for address in request["addresses"]:
+        error, v6 = "", ":" in address
+        with socket.socket(socket.AF_INET6 if v6 else socket.AF_INET) as sock:
+            sock.setsockopt(*(_IPV6_RECVERR if v6 else _IP_RECVERR), 1)
+            sock.settimeout(float(request["patience"]))
+            try:
+                sock.connect((address, int(request["port"])))
+            except ConnectionRefusedError:
+                error = Sentence("a firewall refuses connections") if _by_firewall(sock) else ""
+            except OSError as failed:
+                error = failed.strerror or _nothing(float(request["patience"]))
+        if not error:
+            break
+    say(ev="meet", error=error, end=True)
+
+
+def _by_firewall(sock: socket.socket) -> bool:
+    """Whether an ICMP message refused the connection: a host without a listener resets it. Unknown to old kernels."""
+    sock.setblocking(False)  # with a timeout, Python asks again until it is over
+    with contextlib.suppress(OSError):
+        return bool(sock.recvmsg(0, 512, socket.MSG_ERRQUEUE)[1])
+    return False
 
 
 # Throughput

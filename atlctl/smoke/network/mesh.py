@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.fields import number, text
+from atlctl.jobs.fields import number, text, whole
 from atlctl.jobs.model import Worker
 from atlctl.smoke.context import OpenCheck, Run
+from atlctl.smoke.facts import first_worker
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.network.blame import Pair, blame
 from atlctl.smoke.session import Answer, Fields, words_of
@@ -72,6 +73,7 @@ async def check_mesh(run: Run) -> None:
             stage.note = TOO_FEW
             return
         await mesh.call()
+        await mesh.meet()
         mesh.judge(stage)
 
 
@@ -145,6 +147,37 @@ class _Mesh:
         for pair, call in self._altered.items():
             if pair in self._calls and not self._calls[pair].kind:
                 self._calls[pair] = replace(call, once=True)
+
+    async def meet(self) -> None:
+        """Try MASTER_PORT from all workers that have a connection to the worker of rank 0, unless it listens there."""
+        facts, session = self._run.facts, self._session
+        first = first_worker(facts) or ""
+        master = facts.get(first, {}).get("master")
+        if not isinstance(master, dict) or "holder" in master or not whole(master.get("port")):
+            return
+        asks: dict[str, dict[str, Any]] = {}
+        for name, fact in facts.items():
+            listed = fact["master"].get("addresses") if isinstance(fact.get("master"), dict) else None
+            addresses = [one for one in listed if literal(one)][:TARGETS] if isinstance(listed, list) else []
+            if addresses and (name, first) in self._calls and not self._calls[name, first].kind:
+                asks[name] = {"cmd": "meet", "addresses": addresses, "port": master["port"]}
+        tried, errors = list(asks), dict[str, str]()
+        for patience in (_PATIENCE, _AGAIN):
+            commands = {name: {**ask, "patience": patience * session.pace} for name, ask in asks.items()}
+            answers = await session.ask(commands, TARGETS * patience + 2.0)
+            errors = {name: why for name, one in answers.items() if (why := words_of((one.fields or {}).get("error")))}
+            asks = {name: asks[name] for name in errors}
+        said = Message("port {port} of MASTER_ADDR cannot be reached: {why}")
+        # An address of no worker may be that of a Service, which refuses connections until a training listens.
+        known = facts[first].get("addresses")
+        sure = {n for n, ask in asks.items() if isinstance(known, list) and any(a in known for a in ask["addresses"])}
+        for name, why in errors.items():
+            culprit = Culprit("link", name, first) if len(errors) < len(tried) else Culprit("worker", first)
+            severity = Severity.FAIL if name in sure else Severity.WARN
+            text = said.filled(port=master["port"], why=why)
+            self._run.find(Finding(CHECK, severity, culprit, text, True, _ADVICE["connect"]))
+            if culprit.kind == "worker":
+                break
 
     async def _call(self) -> None:
         pairs = [(one, other) for one in self.where for other in self.where if one != other]

@@ -37,18 +37,21 @@ def test_rdma_ports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "name"),
+    ("place", "name", "port"),
     [
-        ({}, ""),
-        ({"MASTER_ADDR": "a"}, "a"),
-        ({"MASTER_ADDR": "a", "PET_RDZV_ENDPOINT": "b:29500"}, "b"),
-        ({"PET_RDZV_ENDPOINT": "[fd77::1]:29500"}, "fd77::1"),
-        ({"PET_RDZV_ENDPOINT": "b"}, "b"),
-        ({"PET_MASTER_ADDR": "c", "PET_RDZV_ENDPOINT": "b:1", "MASTER_ADDR": "a"}, "c"),
+        ({}, "", None),
+        ({"MASTER_ADDR": "a"}, "a", None),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "29500", "PET_MASTER_PORT": "1"}, "a", 29500),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "123456789"}, "a", None),
+        ({"MASTER_ADDR": "a", "PET_RDZV_ENDPOINT": "b:29501", "MASTER_PORT": "29500"}, "b", 29501),
+        ({"PET_RDZV_ENDPOINT": "[fd77::1]:29500"}, "fd77::1", 29500),
+        ({"PET_RDZV_ENDPOINT": "b"}, "b", None),
+        ({"PET_MASTER_ADDR": "c", "PET_RDZV_ENDPOINT": "b:1", "MASTER_ADDR": "a", "PET_MASTER_PORT": "2"}, "c", 2),
     ],
 )
-def test_the_name_at_which_workers_meet(place: dict[str, str], name: str) -> None:
+def test_the_name_at_which_workers_meet(place: dict[str, str], name: str, port: int | None) -> None:
     assert next((host for _, host in ranks.masters(place)), "") == name
+    assert ranks.master_port(place) == port
 
 
 MOUNTS = """\

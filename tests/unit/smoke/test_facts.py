@@ -8,6 +8,7 @@ import secrets
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from atlctl.smoke.facts import (
     clocks_again,
     compare,
     differences,
+    faulty,
+    first_worker,
     gather,
+    hosts_to_resolve,
     labels,
     loopback,
     loopback_names,
@@ -104,6 +108,25 @@ def test_names_that_no_worker_resolves() -> None:
     ]
     assert unresolved(others(lost)) == []
     assert compare(others(fact(name=[])))["own host name"] == Vote("resolved", {"worker-2": "cannot be resolved"})
+
+
+def test_many_workers_resolve_a_few_names_each() -> None:
+    few = {"a": "node0", "b": "node1", "c": "same", "d": "same", "e": "x y", "f": None, "g": "localhost"}
+    assert hosts_to_resolve(few)["a"] == ["node1"]
+    assert hosts_to_resolve(few)["g"] == ["node0", "node1"]
+    many = hosts_to_resolve({f"worker-{n}": f"node{n}" for n in range(100)})
+    assert many["worker-97"] == ["node0", "node98", "node99", "node1"]
+    asked = Counter(host for hosts in many.values() for host in hosts)
+    assert set(asked) == {f"node{n}" for n in range(100)}
+    assert max(map(len, many.values())) <= 5
+
+
+def test_a_rendezvous_endpoint_may_be_on_any_worker() -> None:
+    place = {"RANK": "0", "MASTER_ADDR": "m"}
+    facts = {"worker-0": fact(place=place), "worker-1": fact(), "worker-2": fact()}
+    assert first_worker(facts) == "worker-0"
+    assert first_worker(facts | {"worker-0": fact(place=place | {"PET_RDZV_ENDPOINT": "m:1"})}) is None
+    assert first_worker(facts | {"worker-1": fact(place=place)}) is None
 
 
 def test_the_driver_may_be_known_to_nvidia_smi_alone() -> None:
@@ -199,11 +222,14 @@ def test_a_majority_is_more_than_half_of_three() -> None:
         {"settings": [], "rdma": {}, "gpus": [], "smi": {}, "memlock": "x", "shm": [], "python": 3, "name": "x"},
         {"rdma": [1, {"device": {}}], "settings": {"NCCL_X": {"a": 1}}, "smi": {"topology": 3}, "gpus": []},
         {"shm": {"size": -1}, "memory": [], "cpus": 3, "name": ["no address", 3]},
+        {"hosts": [1, {"name": [], "addresses": {}}, {"name": "h", "addresses": [None, {}]}], "addresses": ["x", 3]},
+        {"place": {"RANK": "0"}, "master": {"name": 3, "addresses": "x", "holder": [], "port": {}}, "addresses": 4},
+        {"cpus": {"stolen": "x"}, "hosts": 3, "host": ["h"]},
     ],
 )
 def test_nonsense_is_survived(hostile: dict[str, Any]) -> None:
     facts = others(hostile)
-    differences(compare(facts))
+    differences(compare(facts), faulty(facts))
     loopback_names(facts)
     labels(hostile)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from atlctl.diagnosis.cause.decide import MAX_GROUPS
+from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import Verdict
+from atlctl.jobs.model import State
 from tests.unit.diagnosis.samples import DATA, worker
 
 from .logs import MESH, OWN, STORE, WAITED, Log, closed_by, culprit, diagnosed, proofs, unread, victim
@@ -230,3 +232,25 @@ def test_earlier_failures_stand_beside_a_later_round() -> None:
     found = diagnosed(log)
     assert found.verdict is not Verdict.NONE
     assert OWN in {cause.message for cause in (*found.root_causes, *found.earlier)}
+
+
+@pytest.mark.parametrize(
+    ("platform", "category", "said", "confidence"),
+    [
+        (PlatformState(signal=11), "native_crash", "was ended by SIGSEGV", "likely"),
+        (PlatformState(signal=9), "killed", "was ended by SIGKILL", "likely"),
+        (PlatformState(signal=15), "preemption", "was ended by SIGTERM", "guess"),
+        (PlatformState(exit_code=137), "killed", "ended with exit code 137", "guess"),
+        (PlatformState(exit_code=3), "explicit_exit", "ended with exit code 3", "guess"),
+        (PlatformState(exit_code=1), "unknown_python_exit", "ended with exit code 1", "guess"),
+        (None, "unknown_python_exit", "is Failed", "guess"),
+    ],
+)
+def test_a_silent_log_has_the_end_that_the_platform_reports(
+    platform: PlatformState | None, category: str, said: str, confidence: str
+) -> None:
+    log = Log(0).say(0, "step 1/300 loss 1.5").evidence(state=State.FAILED, platform=platform)
+    found = diagnosed(log, Log(1).say(0, "step 1/300 loss 1.5").evidence(state=State.SUCCEEDED))
+    assert culprit(found) == ("worker", "worker-0", None, confidence)
+    (cause,) = found.root_causes
+    assert (cause.category, cause.message) == (category, f"worker-0 {said}, and its log names no failure")

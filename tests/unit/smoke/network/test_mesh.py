@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atlctl.jobs.model import State, Worker
+from atlctl.remote.smoke import network as agent
 from atlctl.smoke.findings import Culprit, Severity
 from atlctl.smoke.network.mesh import (
     Call,
@@ -18,6 +23,7 @@ from atlctl.smoke.network.mesh import (
     parse_endpoint,
     unsure_workers,
 )
+from tests.support.pace import within
 from tests.unit.smoke.network.test_blame import NAMES, matrix
 
 
@@ -172,3 +178,16 @@ def test_parse_calls_nonsense(peers):
 def test_parse_calls_any_answer(peers):
     told = parse_calls({"peers": {"1": peers}}, "w0", {0: "w0", 1: "w1"}, [1])
     judge_calls(["w0", "w1"], told or {})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_refusal_of_a_host_takes_no_time(host: str) -> None:
+    said: list[dict[str, Any]] = []
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
+        port = server.getsockname()[1]
+    begun, cpu = time.monotonic(), time.process_time()
+    agent.meet(lambda **fields: said.append(fields), {"addresses": [host], "port": port, "patience": 30.0})
+    assert [event["error"] for event in said] == [""]
+    # It spun for all of its patience when it looked for the message of a firewall.
+    assert within(time.monotonic() - begun, 5)
+    assert time.process_time() - cpu < 5
