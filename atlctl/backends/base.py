@@ -119,10 +119,6 @@ def end_words(exit_code: int | None, signal: int | None) -> Message:
     return Message("exit {code}", code=exit_code) if signal is None else Message("signal {number}", number=signal)
 
 
-def by_signal(number: int) -> Message:
-    return Message("ended by signal {number}", number=number)
-
-
 Event = Started | Output | Exited | FailedToStart | Lost
 
 

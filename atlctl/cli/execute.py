@@ -197,7 +197,7 @@ async def _run(
 def _remember(job: Job, words: tuple[str, ...], names: Sequence[str], outcomes: Sequence[Outcome] = ()) -> None:
     """For --retry-failed. A full disk must not keep anybody from looking at their workers."""
     try:
-        save(state_dir(), job_key(job), words, {}, names, outcomes)
+        save(state_dir(), job_key(job), words, names, outcomes)
     except AtlctlError as error:
         say.warning(Message("--retry-failed will not know of this run: {why}", why=error.message))
 

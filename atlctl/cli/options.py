@@ -12,13 +12,15 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import LEAVE_ONE_OUT, UsageError
 from atlctl.jobs.selection import Selection
+
+T = TypeVar("T")
 
 #: The parameter `selection` of a command, see `selecting`, and its value without any of the options.
 Selected = Selection
@@ -214,7 +216,7 @@ def selection(
     )
 
 
-def selecting(command: Callable[..., int]) -> Callable[..., int]:
+def selecting(command: Callable[..., T]) -> Callable[..., T]:
     """Gives a command the options that select workers, in the place of its parameter `selection`."""
     own = inspect.signature(selection, eval_str=True).parameters
     stated: list[inspect.Parameter] = []
@@ -222,7 +224,7 @@ def selecting(command: Callable[..., int]) -> Callable[..., int]:
         stated += own.values() if parameter.name == "selection" else (parameter,)
 
     @functools.wraps(command)
-    def parsed(**given: Any) -> int:
+    def parsed(**given: Any) -> T:
         chosen = selection(**{name: given.pop(name) for name in own})
         return command(**given, selection=chosen)
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import shlex
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import typer
@@ -36,13 +37,26 @@ _SHARED = (*EVERYWHERE, "job", "output")
 _GIVEN = "atlctl.given"
 
 
+def _plain(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`command` as typer calls it: a coroutine function runs in the event loop."""
+    if not inspect.iscoroutinefunction(inspect.unwrap(command)):
+        return command
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        return runtime.run_async(lambda: command(**given))
+
+    return run
+
+
 @dataclass(frozen=True, slots=True)
 class Lazy:
     """A command that is not imported yet.
 
-    `module`, by default that of its name in `cli.commands`, holds its function `command`, and `TEXT` and `EXAMPLES` of
-    its help page if it has any; `summary` is the line about it, `section` the heading above that line, `guide` the
-    document (by default the group's, else the one of the command's name). `aliases` are understood, and not listed.
+    `module`, by default that of its name in `cli.commands`, holds its function `command`, plain or `async`, and `TEXT`
+    and `EXAMPLES` of its help page if it has any; `summary` is the line about it, `section` the heading above that
+    line, `guide` the document (by default the group's, else the one of the command's name). `aliases` are understood,
+    and not listed.
     `options_first`: options end at the first positional word, with which a command to run begins. `group`: instead of
     a module, builds a group of further commands.
     """
@@ -80,7 +94,7 @@ class Commands(MutableMapping[str, Any]):
         # Words that are too many are refused in `parse_args`, in our words.
         settings = {"allow_interspersed_args": not entry.options_first, "allow_extra_args": True}
         single = new_app()
-        single.command(name, cls=Command, help="", context_settings=settings)(module.command)
+        single.command(name, cls=Command, help="", context_settings=settings)(_plain(module.command))
         command = get_command(single)
         assert isinstance(command, Command)
         command.path = path

@@ -14,6 +14,7 @@ from atlctl.cli.runtime import context, undisturbed
 from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import (
     LEAVE_ONE_OUT,
+    NAME_HOSTS,
     SEE_PERMISSIONS,
     AtlctlError,
     NotAllowed,
@@ -296,7 +297,7 @@ async def current_job(source: Backend, argument: str | None, option: str | None 
         hints = {
             "local": START_ONE,
             "kubernetes": Message("look in all: atlctl jobs -A"),
-            "ssh": Message("name hosts with --hostfile FILE"),
+            "ssh": NAME_HOSTS,
         }
         raise NothingMatched(Message("there is no job here"), hints[source.name])
     shown = joined((job.name for job in (active or jobs)[:8]), LIST)

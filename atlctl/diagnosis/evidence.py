@@ -19,11 +19,10 @@ from atlctl.jobs.model import State
 
 @dataclass(frozen=True, slots=True)
 class RankLogFacts:
-    """The output of one rank in torchelastic's files (`--redirects`, `--tee`). Paths are those of the saved copies."""
+    """The output of one rank in torchelastic's files (`--redirects`, `--tee`)."""
 
     attempt: int
     local_rank: int
-    path: str
     facts: LogFacts
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from atlctl.diagnosis.tracebacks import user_frame
 from atlctl.i18n import Message, about
 from atlctl.jobs import fields
+from atlctl.jobs.errors import too_long
 
 #: The largest dump that is read, in bytes. JSON takes twenty times its size in memory, and has no stacks.
 DUMP_LIMIT = 64 * 1024 * 1024
@@ -54,7 +55,6 @@ class Collective:
     user's code.
     """
 
-    group: str
     seq: int
     operation: str
     input_sizes: tuple[tuple[int, ...], ...]
@@ -114,7 +114,7 @@ def _document(data: bytes) -> object:
     start = data[:64].lstrip()
     limit = JSON_LIMIT if start[:1] == b"{" else DUMP_LIMIT
     if len(data) > limit:
-        raise fields.NotRead(Message("larger than {limit} bytes", limit=limit))
+        raise fields.NotRead(too_long(limit))
     if not start:
         raise fields.NotRead(about("file", "empty"))
     if start[:1] == b"{":
@@ -191,8 +191,8 @@ class _DumpReader:
             description,
             ranks,
             _counted(status.get("last_enqueued_collective")),
-            tuple(self._collective(name, entry) for entry in pending[:MAX_PENDING]),
-            tuple(self._collective(name, entry) for entry in done[-MAX_DONE:]),
+            tuple(self._collective(entry) for entry in pending[:MAX_PENDING]),
+            tuple(self._collective(entry) for entry in done[-MAX_DONE:]),
             max(map(_seq, entries), default=None),
             any(entry.get("is_p2p") is True or (_whole(entry.get("p2p_seq_id")) or 0) > 0 for entry in entries),
         )
@@ -214,10 +214,9 @@ class _DumpReader:
     def _ended(self, entry: Mapping[str, Any]) -> bool:
         return entry.get("state") == "completed" or (self._eventless and entry.get("retired") is True)
 
-    def _collective(self, group: str, entry: Mapping[str, Any]) -> Collective:
+    def _collective(self, entry: Mapping[str, Any]) -> Collective:
         state = entry.get("state")
         return Collective(
-            group,
             _seq(entry),
             self._operation(entry.get("profiling_name")),
             self._sizes(entry.get("input_sizes")),
@@ -327,7 +326,6 @@ class Mismatch:
     rank: int
     operation: str
     input_sizes: tuple[tuple[int, ...], ...]
-    frame: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +333,8 @@ class MissedCollective:
     """A collective of one group at which its ranks diverged. `seq` counts the group's collectives from 1.
 
     `absent` had not entered it, `no_dump` are members without a dump, `unclear` are members whose dump does not reach
-    back far enough. `mismatches` are the minority, or all ranks if there is no majority. `operation`, `input_sizes`,
-    `frame` and `created_ns` (the earliest) are those of most ranks that joined; None if no dump still has the entry.
+    back far enough. `mismatches` are the minority, or all ranks if there is no majority. `operation`, `input_sizes`
+    and `created_ns` (the earliest) are those of most ranks that joined; None if no dump still has the entry.
     """
 
     group: str
@@ -349,7 +347,6 @@ class MissedCollective:
     mismatches: tuple[Mismatch, ...]
     operation: str | None
     input_sizes: tuple[tuple[int, ...], ...]
-    frame: str | None
     created_ns: int | None
 
 
@@ -475,12 +472,11 @@ class _GroupDumps:
             absent=tuple(sorted(rank for rank, last in reached.items() if last < seq)),
             no_dump=self._no_dump,
             unclear=unclear,
-            mismatches=tuple(Mismatch(rank, item.operation, item.input_sizes, item.frame) for rank, item in others)
+            mismatches=tuple(Mismatch(rank, item.operation, item.input_sizes) for rank, item in others)
             if unlike
             else (),
             operation=first.operation if first else None,
             input_sizes=first.input_sizes if first else (),
-            frame=first.frame if first else None,
             created_ns=first.created_ns if first else None,
         )
 

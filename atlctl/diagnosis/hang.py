@@ -688,7 +688,7 @@ def idle(rank: RankReport) -> bool:
 
 def has_group(rank: RankReport) -> bool:
     """Whether the process has made a process group: torch names the threads of each, from 2.4 on."""
-    return rank.recorder is not None or any(waits.at.name.startswith(_OF_GROUPS) for waits in rank.waits)
+    return rank.recorder is not None or any(thread.name.startswith(_OF_GROUPS) for thread in rank.waits)
 
 
 def call_of(moment: ThreadState) -> str | None:
@@ -750,7 +750,7 @@ def _starved(rank: RankReport, report: StackReport) -> bool:
 
 def _lock(rank: RankReport) -> Sign:
     """The kind of wait on a futex, as far as the threads of gloo show it."""
-    gloo = [waits.at for waits in rank.waits if waits.at.name == _GLOO]
+    gloo = [thread for thread in rank.waits if thread.name == _GLOO]
     if not gloo or not idle(rank) or any(at.syscall is None for at in gloo):
         return Sign.FUTEX
     if any(at.syscall == "futex" and at.timed for at in gloo):

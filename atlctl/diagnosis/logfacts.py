@@ -521,7 +521,7 @@ class Says(StrEnum):
 
     #: This rank waited in a collective until the timeout.
     TIMEOUT = "timeout"
-    #: Counters only: the last enqueued and completed operation of this rank.
+    #: Counters only: the last enqueued operation of this rank.
     COUNTERS = "counters"
     #: This rank's watchdog ended it because of the error in the text.
     DIED = "died"
@@ -551,7 +551,6 @@ class CollectiveLine:
     operation: str = ""
     sizes: str = ""
     enqueued: int | None = None
-    completed: int | None = None
     ranks: tuple[int, ...] = ()
 
 
@@ -564,7 +563,7 @@ _GROUP = re.compile(r"(?:ID \d{1,9} PG GUID )?(?P<guid>\w{1,64})")
 _WORK = re.compile(r"WorkNCCL\((?P<fields>[^)]{0,200}(?:\(ms\)=\d{1,12}[^)]{0,60})?)\)")
 _FIELD = re.compile(r"(\w{1,20})=(\w{1,30})")
 _COUNTERS = re.compile(
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})",
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last completed (?:NCCL )?work: -?\d{1,18}",
     re.IGNORECASE,
 )
 _DIED = re.compile(r"watchdog thread terminated with exception: (?P<why>.{0,600})")
@@ -613,7 +612,6 @@ def read_collectives(text: str, rank: int | None, line_no: int, time: Moment | N
     # The prefix is the global rank; the number in brackets is the rank in the group.
     said = rank if rank is not None else said
     enqueued = int(counted["enqueued"]) if counted else None
-    completed = int(counted["completed"]) if counted else None
     if caught:
         fields = dict(_FIELD.findall(work["fields"])) if (work := _WORK.search(text)) else {}
         seq = fields.get("SeqNum", "")
@@ -629,13 +627,10 @@ def read_collectives(text: str, rank: int | None, line_no: int, time: Moment | N
                 fields.get("OpType", ""),
                 fields.get("NumelIn", ""),
                 enqueued,
-                completed,
             )
         ]
     if counted:
-        return [
-            CollectiveLine(Says.COUNTERS, line_no, shown, time, said, group, enqueued=enqueued, completed=completed)
-        ]
+        return [CollectiveLine(Says.COUNTERS, line_no, shown, time, said, group, enqueued=enqueued)]
     return [CollectiveLine(Says.DIED, line_no, shown, time, said, group)]
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 from atlctl.diagnosis.result import GpuIdentity
 from atlctl.diagnosis.signatures import builtin_matcher, signature_of_xid
 from atlctl.i18n import Message, given, joined
+from atlctl.jobs.errors import by_signal
 
 #: `proves`: it happened to this worker or node, without another explanation. `hints`: other causes fit as well.
 Certainty = Literal["proves", "hints"]
@@ -190,7 +191,7 @@ def _ended_by_signal(state: PlatformState) -> Judgement | None:
         number = state.exit_code - 128
     if not number or not 0 < number <= 64:
         return None
-    category, text = _SIGNALS.get(number, ("terminated", Message("ended by signal {number}", number=number)))
+    category, text = _SIGNALS.get(number, ("terminated", by_signal(number)))
     return Judgement(category, "hints", text)
 
 

@@ -45,14 +45,6 @@ class ThreadState:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """A group of `count` equal threads, other than the main one."""
-
-    at: ThreadState
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class ChildProcess:
     """A child process of the rank, for instance of DataLoader. `ticks`: CPU time in the window."""
 
@@ -74,22 +66,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class TcpLink:
-    """A TCP connection of a rank, with the counts of the window. Times in seconds.
+    """A TCP connection of a rank, with the counts of the window.
 
-    `busy`: data was under way to the peer; `acked`: bytes that arrived there; `retransmitted` of `segments`.
+    `busy`: seconds in which data was under way to the peer; `acked`: bytes that arrived there; `retransmitted` of
+    `segments`.
     """
 
-    inode: int
-    host: str
     peer: str
-    peer_port: int
     busy: float
     acked: int
-    received: int
     retransmitted: int
     segments: int
-    receiver_limited: float
-    rtt: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +114,6 @@ class GpuLoad:
     power: float | None
     temperature: float | None
     clock: float | None
-    clock_max: float | None
     corrected: float | None
     uncorrected: float | None
     slowed: tuple[str, ...]
@@ -166,7 +152,6 @@ class RankReport:
     pid: int
     inner: int
     start: int
-    parent: int
     command: str
     environ: Mapping[str, str]
     unread: str | None
@@ -178,7 +163,7 @@ class RankReport:
     switches: int | None
     tracer: int
     frozen: bool
-    waits: tuple[Waits, ...]
+    waits: tuple[ThreadState, ...]
     children: tuple[ChildProcess, ...]
     source: str | None
     threads: tuple[Thread, ...]
@@ -210,7 +195,6 @@ class StackReport:
 
     seconds: float
     ticks_per_second: int
-    cpus: int | None
     now: float | None
     headroom: int | None
     needed: int | None
@@ -236,7 +220,6 @@ def parse_report(data: bytes) -> StackReport | None:
     return StackReport(
         seconds=fields.number(found.get("seconds")) or 0.0,
         ticks_per_second=fields.whole(found.get("ticks_per_second")) or 100,
-        cpus=fields.whole(found.get("cpus")),
         now=now,
         headroom=fields.whole(memory.get("headroom")),
         needed=fields.whole(memory.get("needed")),
@@ -271,7 +254,6 @@ def _rank(item: Mapping[str, Any], now: float | None) -> RankReport:
         pid=pid,
         inner=fields.whole(item.get("inner")) or pid,
         start=fields.whole(item.get("start")) or 0,
-        parent=fields.whole(item.get("parent")) or 0,
         command=_text(item.get("command")) or _text(item.get("comm")) or "",
         environ=environ,
         unread=_text(item.get("unread")),
@@ -392,17 +374,11 @@ def _folded(part: str) -> Frame | None:
 
 def _link(item: Mapping[str, Any]) -> TcpLink:
     return TcpLink(
-        inode=_count(item.get("inode")),
-        host=fields.text(item.get("host"), 64),
         peer=fields.text(item.get("peer"), 64),
-        peer_port=_count(item.get("peer_port")),
         busy=_count(item.get("busy")) / 1e6,
         acked=_count(item.get("acked")),
-        received=_count(item.get("received")),
         retransmitted=_count(item.get("retransmitted")),
         segments=_count(item.get("sent_segments")),
-        receiver_limited=_count(item.get("receiver_limited")) / 1e6,
-        rtt=_count(item.get("rtt")) / 1e6,
     )
 
 
@@ -414,7 +390,6 @@ def _gpu(item: Mapping[str, Any]) -> GpuLoad:
         power=fields.number(item.get("power.draw")),
         temperature=fields.number(item.get("temperature.gpu")),
         clock=fields.number(item.get("clocks.sm")),
-        clock_max=fields.number(item.get("clocks.max.sm")),
         corrected=fields.number(item.get("ecc.errors.corrected.volatile.total")),
         uncorrected=fields.number(item.get("ecc.errors.uncorrected.volatile.total")),
         slowed=tuple(fields.text(why, 40) for why in fields.items(item.get("slowed"), 4)),
@@ -433,11 +408,11 @@ def _moment(item: Mapping[str, Any]) -> ThreadState:
     )
 
 
-def _waits(found: list[Any]) -> Iterator[Waits]:
+def _waits(found: list[Any]) -> Iterator[ThreadState]:
     names = ("name", "state", "syscall", "timed", "wchan")
     for item in found[:_WAITS]:
         if isinstance(item, list) and len(item) == 6:
-            yield Waits(_moment(dict(zip(names, item[:5], strict=True))), fields.whole(item[5]) or 0)
+            yield _moment(dict(zip(names, item[:5], strict=True)))
 
 
 #: Characters of a compressed dump, and bytes of a dump.

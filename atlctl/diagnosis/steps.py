@@ -539,7 +539,6 @@ class _Phase:
     start: float | None
     values: list[float]
     points: int
-    seconds: float = 0.0
     last: int | None = None
     end: float | None = None
 

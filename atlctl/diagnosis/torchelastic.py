@@ -27,9 +27,10 @@ from typing import Any
 
 from atlctl.diagnosis.logline import PROGRESS, PROGRESS_HEAD, clean_line, decode
 from atlctl.diagnosis.scanner import sieve_for
-from atlctl.diagnosis.tracebacks import HEADER, Frame, exception_type, read_exception, user_frame
+from atlctl.diagnosis.tracebacks import HEADER, read_exception
 from atlctl.i18n import Message, about
 from atlctl.jobs import fields
+from atlctl.jobs.errors import too_long
 
 
 class NoteKind(StrEnum):
@@ -360,14 +361,14 @@ _LEARN = re.compile(rf"(.{{0,{_PREFIX_LIMIT}}}?)(?:{_SECTION}|{_ROW})")
 _SECTION_ANYWHERE = re.compile(rf"(.{{0,{_PREFIX_LIMIT}}}?){_SECTION}")
 _SECTION_LINE = re.compile(_SECTION)
 _ROW_LINE = re.compile(_ROW)
-_INDEX_LINE = re.compile(r"\[(\d{1,7})\]:\s*$")
+_INDEX_LINE = re.compile(r"\[\d{1,7}\]:\s*$")
 _BORDER_LINE = re.compile(r"([=*-])\1{2,}\s*$")
 _VOLATILE = re.compile(
     r"(\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d:\d\d:\d\d(?:[.,]\d+)?|(?<!\d)\d+\.\d+s\t\d+\t|\b\d{10}\.\d+)"
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[_ T]\d\d:\d\d:\d\d$")
 _RANK = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,7})\)$")
-_EXIT = re.compile(r"(-?\d{1,10}) \(pid: (\d{1,10})\)(?:\s+\(([^)]{1,20})\))?$")
+_EXIT = re.compile(r"(-?\d{1,10}) \(pid: (\d{1,10})\)(?:\s+\([^)]{1,20}\))?$")
 #: torch 1.9 printed the error file's dict as Python shows it.
 _MSG_DICT = re.compile(r"'message': (['\"])(.{0,2000}?)\1(?:, '|\})")
 
@@ -382,20 +383,15 @@ class SummaryEntry:
     a death by signal; `host` is the *agent's* name for itself.
     """
 
-    index: int
     time: float | None
-    time_text: str
     host: str
     rank: int | None
     local_rank: int | None
     exit_code: int | None
-    signal: str | None
     pid: int | None
     error_file: str | None
     traceback: str
     message_last_line: str
-    exception: str | None
-    frame: Frame | None
     line_no: int
 
 
@@ -407,11 +403,9 @@ class Summary:
     equals. None if that part of the log is missing.
     """
 
-    title: str
     entries: tuple[SummaryEntry, ...]
     root_index: int | None
     line_no: int
-    omitted: int = 0
 
 
 class _Clipped:
@@ -441,7 +435,6 @@ class _Clipped:
 
 @dataclass(slots=True)
 class _Draft:
-    index: int
     line_no: int
     rows: dict[str, str] = field(default_factory=dict)
     stack: _Clipped | None = None
@@ -449,28 +442,21 @@ class _Draft:
     def entry(self) -> SummaryEntry:
         rank = _RANK.match(self.rows.get("rank", ""))
         left = _EXIT.match(self.rows.get("exitcode", ""))
-        code = int(left[1]) if left else None
-        name = signal_name(left[3]) if left and left[3] else None
         time_text = self.rows.get("time", "").replace("_", " ").replace("T", " ")
         path = self.rows.get("error_file")
         attempt = _ATTEMPT.fullmatch(path or "")
         lines = self.stack.lines() if self.stack else []
-        message, exception = _message(self.rows["msg"]) if "msg" in self.rows else read_exception(lines)
+        message = _message(self.rows["msg"]) if "msg" in self.rows else read_exception(lines)[0]
         return SummaryEntry(
-            index=self.index,
             time=_naive_seconds(time_text) if time_text else None,
-            time_text=time_text,
             host=self.rows.get("host", ""),
             rank=int(rank[1]) if rank else None,
             local_rank=int(rank[2]) if rank else int(attempt[4]) if attempt else None,
-            exit_code=code,
-            signal=name or (signal_name(str(-code)) if code is not None and code < 0 else None),
+            exit_code=int(left[1]) if left else None,
             pid=int(left[2]) if left else None,
             error_file=None if path in (None, "", "<N/A>") else path,
             traceback="\n".join(lines).rstrip(),
             message_last_line=message[:_MESSAGE_LIMIT],
-            exception=exception,
-            frame=user_frame(lines),
             line_no=self.line_no,
         )
 
@@ -487,12 +473,12 @@ def _naive_seconds(text: str) -> float | None:
     return moment.timestamp()
 
 
-def _message(value: str) -> tuple[str, str | None]:
-    """Message and exception type of torch 1.9's `msg: "..."` row."""
+def _message(value: str) -> str:
+    """The message in torch 1.9's `msg: "..."` row."""
     text = value.strip().removeprefix('"').removesuffix('"')
     if match := _MSG_DICT.search(text):
         text = match[2].partition("\\n")[0]
-    return text, exception_type(text)
+    return text
 
 
 class _SummaryBlock:
@@ -507,13 +493,11 @@ class _SummaryBlock:
         self._learn = _SECTION_ANYWHERE if headed else _LEARN
         self._line_no = line_no
         self._prefix: re.Pattern[str] | None = None
-        self._title = ""
         self._old = False
         self._in_root = False
         self._drafts: list[_Draft] = []
         self._current: _Draft | None = None
         self._root: _Draft | None = None
-        self._omitted = 0
         self._foreign = 0
         self._foreign_traceback = False
 
@@ -540,18 +524,15 @@ class _SummaryBlock:
             return None
         root = next((number for number, draft in enumerate(drafts) if draft is self._root), None)
         entries = tuple(draft.entry() for draft in drafts)
-        return Summary(self._title, entries, root, self._line_no, self._omitted)
+        return Summary(entries, root, self._line_no)
 
     def _body(self, text: str) -> str | None:
         """`text` without the block's prefix, None if it has another one."""
         if self._prefix is None:
             match = self._learn.match(text)
             if match is None:
-                if text.rstrip().endswith("FAILED"):
-                    self._title = text
                 return None
             self._prefix = _prefix_pattern(match[1])
-            self._title = self._prefix.sub("", self._title, count=1).strip().removesuffix("FAILED").strip()
         match = self._prefix.match(text)
         return text[match.end() :] if match else None
 
@@ -575,8 +556,8 @@ class _SummaryBlock:
             self._current = None
         elif border := _BORDER_LINE.match(body):
             self._end_at(border[1])
-        elif index := _INDEX_LINE.match(body):
-            self._start(int(index[1]), line_no)
+        elif _INDEX_LINE.match(body):
+            self._start(line_no)
         else:
             # An exception's line ends a traceback that another process printed into this block.
             self._foreign_traceback = body.startswith(HEADER)
@@ -592,16 +573,14 @@ class _SummaryBlock:
             self._root = self._current  # the line `Root Cause` was cut off; its entry is the last
         self.closed = True
 
-    def _start(self, index: int, line_no: int) -> _Draft:
-        draft = _Draft(index, line_no)
+    def _start(self, line_no: int) -> _Draft:
+        draft = _Draft(line_no)
         self._current = draft
         if self._in_root and self._root is None:
             self._root = draft
             self._drafts.append(draft)
         elif len(self._drafts) < MAX_ENTRIES:
             self._drafts.append(draft)
-        else:
-            self._omitted += 1
         return draft
 
     def _take_row(self, key: str, value: str, line_no: int) -> bool:
@@ -612,7 +591,7 @@ class _SummaryBlock:
         if draft is not None and draft.stack is not None and key != "time":
             return False  # a line of the traceback that looks like a row
         if draft is None or (key == "time" and "time" in draft.rows):
-            draft = self._start(len(self._drafts), line_no)
+            draft = self._start(line_no)
         elif key in draft.rows:
             return False
         draft.rows[key] = value[:_MESSAGE_LIMIT] if key != "msg" else value[:TRACEBACK_LIMIT]
@@ -722,21 +701,18 @@ class ErrorRecord:
     """One process's record of its exception.
 
     `time` is seconds since the epoch by the worker's clock, whole seconds, None if the file has none (torchelastic then
-    takes 0 and wrongly lets that entry win). `exit_code` is only in the copy that torchrun makes.
+    takes 0 and wrongly lets that entry win).
     """
 
     message: str
-    exception: str | None
     traceback: str
-    frame: Frame | None
     time: float | None
-    exit_code: int | None
 
 
 def parse_error_file(data: bytes) -> tuple[ErrorRecord | None, str]:
     """The record and an empty string, or None and the reason why it cannot be read. Never raises."""
     if len(data) > ERROR_FILE_LIMIT:
-        return None, Message("larger than {limit} bytes", limit=ERROR_FILE_LIMIT)
+        return None, too_long(ERROR_FILE_LIMIT)
     if not data.strip():
         return None, about("file", "empty")
     try:
@@ -754,22 +730,11 @@ def parse_error_file(data: bytes) -> tuple[ErrorRecord | None, str]:
     if not message and not traceback:
         return None, Message("no message")
     stack = traceback.splitlines() or message.splitlines()
-    line, exception = read_exception(stack)
+    line, _ = read_exception(stack)
     if not traceback and not message.startswith(HEADER):
         # A plain message starts with its exception, whatever follows on further lines.
         line = next(text.strip() for text in stack if text.strip())
-        exception = exception_type(line)
-    return (
-        ErrorRecord(
-            message=line,
-            exception=exception,
-            traceback=traceback,
-            frame=user_frame(stack),
-            time=_first_time(extra, inner, document),
-            exit_code=fields.whole(inner.get("errorCode", document.get("errorCode")), bits=32),
-        ),
-        "",
-    )
+    return ErrorRecord(line, traceback, _first_time(extra, inner, document)), ""
 
 
 def _first_time(*places: Mapping[str, Any]) -> float | None:

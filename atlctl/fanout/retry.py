@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,12 @@ _LIMIT = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The last `exec` of a job. `argv` may contain surrogate-escaped bytes; `options`: JSON data of the caller.
+    """The last `exec` of a job. `argv` may contain surrogate-escaped bytes.
 
     `failed_workers`: names, in the order of the run, of the workers without a successful outcome.
     """
 
     argv: tuple[str, ...]
-    options: dict[str, Any]
     failed_workers: tuple[str, ...]
 
 
@@ -42,7 +41,6 @@ def save(
     state_dir: str,
     job_key: str,
     argv: Sequence[str],
-    options: Mapping[str, Any],
     workers: Sequence[str],
     outcomes: Sequence[Outcome] = (),
 ) -> None:
@@ -55,7 +53,6 @@ def save(
     record = {
         "version": _VERSION,
         "argv": list(argv),
-        "options": dict(options),
         "workers": [[name, name in ok] for name in workers],
     }
     path = _path(state_dir, job_key)
@@ -96,7 +93,7 @@ def load(state_dir: str, job_key: str) -> LastRun | None:
 
 def _parse(record: Any) -> LastRun:
     match record:
-        case {"version": 1, "argv": [_, *_] as argv, "options": dict() as options, "workers": list() as workers}:
+        case {"version": 1, "argv": [_, *_] as argv, "workers": list() as workers}:
             pass
         case {"version": version} if version != _VERSION:
             raise ValueError(Message("another version"))
@@ -112,7 +109,7 @@ def _parse(record: Any) -> LastRun:
                 raise ValueError(Message("its workers are damaged"))
     if not all(isinstance(word, str) for word in argv):
         raise ValueError(Message("its command is damaged"))
-    return LastRun(tuple(argv), options, tuple(failed))
+    return LastRun(tuple(argv), tuple(failed))
 
 
 def _path(state_dir: str, job_key: str) -> str:

@@ -31,9 +31,7 @@ file starts a program.
 
 from __future__ import annotations
 
-import io
 import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -43,7 +41,7 @@ from atlctl.jobs.configfiles import distrust, project_file, user_file
 from atlctl.jobs.errors import LEAVE_ONE_OUT, UsageError, not_regular, too_large
 from atlctl.jobs.fields import items
 from atlctl.jobs.naming import check_job_name
-from atlctl.jobs.statedir import home_dir
+from atlctl.jobs.statedir import home_dir, read_head
 
 SIGNATURES_VARIABLE = "ATLCTL_SIGNATURES"
 BUSBW_VARIABLE = "ATLCTL_BUSBW"
@@ -171,13 +169,7 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
 
     named = Message("{what} {path}", what=what, path=path)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            regular = stat.S_ISREG(os.fstat(fd).st_mode)
-            with open(fd, "rb", closefd=False) if regular else io.BytesIO() as file:
-                data = file.read(_LIMIT + 1)
-        finally:
-            os.close(fd)
+        data = read_head(path, _LIMIT + 1, links=True)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -185,7 +177,7 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
             Message("cannot read {path}: {why}", path=named, why=os.strerror(error.errno or 0)),
             Message("check the path"),
         ) from error
-    if not regular:
+    if data is None:
         raise UsageError(not_regular(named), Message("name a TOML file"))
     if len(data) > _LIMIT:
         raise UsageError(too_large(named, _LIMIT), Message("name a smaller file"))

@@ -95,11 +95,16 @@ class Replaced(AtlctlError):
 # Messages of several modules.
 
 LEAVE_ONE_OUT = Message("leave one of them out")
+NAME_HOSTS = Message("name hosts with --hostfile FILE")
 SEE_PERMISSIONS = Message("see your permissions: atlctl doctor")
 
 
 def no_answer(seconds: float) -> Message:
     return Message("no answer within {seconds:g} s", seconds=seconds)
+
+
+def by_signal(number: int) -> Message:
+    return Message("ended by signal {number}", number=number)
 
 
 def why_of(error: AtlctlError | OSError) -> str:
@@ -120,6 +125,11 @@ def not_regular(path: str) -> Message:
 def too_large(path: str, limit: int) -> Message:
     """The message for a file of more than `limit` bytes."""
     return Message("{path} is larger than {limit} bytes", path=path, limit=limit)
+
+
+def too_long(limit: int) -> Message:
+    """The reason for a document of more than `limit` bytes."""
+    return Message("larger than {limit} bytes", limit=limit)
 
 
 def fold_errors(errors: Sequence[AtlctlError]) -> int:

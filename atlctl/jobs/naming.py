@@ -69,7 +69,7 @@ def fold_names(names: Iterable[str]) -> str:
                 texts.append(f"{prefix}{values[0]:0{width}d}{suffix}")
             else:
                 texts.append(f"{prefix}[{fold_numbers(values, width)}]{suffix}")
-    return ",".join(sorted(texts, key=_group_key))
+    return ",".join(sorted(texts, key=lambda text: (natural_key(text.replace("[", "", 1)), text)))
 
 
 def fold_numbers(values: Iterable[int], width: int = 0) -> str:
@@ -107,11 +107,6 @@ def and_more(names: str, count: int) -> str:
 def pad_alike(example: str) -> Message:
     """The hint for a range such as `[1-016]`, with different padding."""
     return Message("pad both ends alike: {example}", example=example)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def natural_key(name: str) -> tuple[Any, ...]:
@@ -182,10 +177,6 @@ def safe_file_name(name: str) -> str:
 
 def _foldable(name: str) -> bool:
     return "[" not in name and "]" not in name and "," not in name
-
-
-def _group_key(text: str) -> tuple[Any, ...]:
-    return natural_key(text.replace("[", "", 1)), text
 
 
 def _short(name: str) -> str:

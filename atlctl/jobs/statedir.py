@@ -19,8 +19,9 @@ from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError, not_regular,
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: Bytes of a line of an untrusted file.
 LINE_LIMIT = 256 * 1024
-_ELSEWHERE = Message("set ATLCTL_STATE_DIR to a folder that you own")
-_ROOM = Message("free some space, or {advice}", advice=_ELSEWHERE)
+#: The hint for a state folder that cannot be used.
+ELSEWHERE = Message("set ATLCTL_STATE_DIR to a folder that you own")
+_ROOM = Message("free some space, or {advice}", advice=ELSEWHERE)
 
 
 def state_dir(env: Mapping[str, str] = os.environ) -> str:
@@ -108,18 +109,18 @@ def check_folder(path: str, owner: int, forbidden: int = 0o022) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise NotAllowed(
             Message("{path} is a symbolic link, a folder is needed", path=path),
-            Message("remove the link, or {advice}", advice=_ELSEWHERE),
+            Message("remove the link, or {advice}", advice=ELSEWHERE),
         )
     if not stat.S_ISDIR(found.st_mode):
         raise NotAllowed(
-            Message("{path} is not a folder", path=path), Message("move it away, or {advice}", advice=_ELSEWHERE)
+            Message("{path} is not a folder", path=path), Message("move it away, or {advice}", advice=ELSEWHERE)
         )
     if found.st_uid != owner:
         raise NotAllowed(
             Message(
                 "{path} belongs to user {owner}, not to you (user {user})", path=path, owner=found.st_uid, user=owner
             ),
-            _ELSEWHERE,
+            ELSEWHERE,
         )
     if found.st_mode & forbidden:
         raise NotAllowed(
@@ -128,7 +129,7 @@ def check_folder(path: str, owner: int, forbidden: int = 0o022) -> None:
                 "if you trust its contents: chmod {mode} {path}; or {advice}",
                 mode="go-w" if forbidden == 0o022 else "0700",
                 path=path,
-                advice=_ELSEWHERE,
+                advice=ELSEWHERE,
             ),
         )
 
@@ -182,25 +183,31 @@ def read_bytes(path: str, limit: int, *, links: bool = False) -> bytes:
     that), NotAllowed for a link or anything but a regular file, AtlctlError for one that is larger or unreadable.
     """
     try:
-        fd = os.open(path, READ_FLAGS & ~os.O_NOFOLLOW if links else READ_FLAGS)
-        try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise NotAllowed(not_regular(path), Message("move it away"))
-            chunks: list[bytes] = []
-            left = limit + 1
-            while left and (chunk := os.read(fd, min(left, 1 << 20))):
-                chunks.append(chunk)
-                left -= len(chunk)
-        finally:
-            os.close(fd)
+        data = read_head(path, limit + 1, links=links)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise file_error(error, path) from error
-    if not left:
+    if data is None:
+        raise NotAllowed(not_regular(path), Message("move it away"))
+    if len(data) > limit:
         raise AtlctlError(too_large(path, limit), Message("it was not written by atlctl; move it away"))
-    return b"".join(chunks)
+    return data
+
+
+def read_head(path: str, most: int, *, links: bool) -> bytes | None:
+    """The first `most` bytes of a regular file; None for anything else. Never blocks. Raises OSError."""
+    fd = os.open(path, READ_FLAGS & ~os.O_NOFOLLOW if links else READ_FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        chunks: list[bytes] = []
+        while most and (chunk := os.read(fd, min(most, 1 << 20))):
+            chunks.append(chunk)
+            most -= len(chunk)
+        return b"".join(chunks)
+    finally:
+        os.close(fd)
 
 
 def lines_within(file: BinaryIO) -> Iterator[bytes]:
@@ -242,7 +249,7 @@ def file_error(error: OSError, path: str) -> AtlctlError:
         return linked(path)
     text = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return NotAllowed(Message("{path}: {why}", path=path, why=text), _ELSEWHERE)
+        return NotAllowed(Message("{path}: {why}", path=path, why=text), ELSEWHERE)
     return AtlctlError(Message("{path}: {why}", path=path, why=text))
 
 

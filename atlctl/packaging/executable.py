@@ -12,7 +12,7 @@ import struct
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -153,24 +153,3 @@ def _block(data: bytes) -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
     packed = packer.compress(data) + packer.flush()
     return struct.pack("<III", len(packed), len(data), zlib.adler32(data)) + packed
-
-
-def unpack(file: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of an executable file: path and content. For tests: the launcher's algorithm, implemented again."""
-    data = file.read_bytes()
-    assert data[-8:] == MARK
-    (length,) = struct.unpack("<Q", data[-16:-8])
-    at, parts = len(data) - 16 - length, []
-    while at < len(data) - 16:
-        packed, size, _ = struct.unpack_from("<III", data, at)
-        parts.append(zlib.decompress(data[at + 12 : at + 12 + packed], -15))
-        assert len(parts[-1]) == size
-        at += 12 + packed
-    table, whole = parts[0], b"".join(parts[1:])
-    at = begun = 0
-    while at < len(table):
-        (size,) = struct.unpack_from("<I", table, at + 1)
-        end = table.index(b"\0", at + 5)
-        if table[at : at + 1] != b"d":
-            yield os.fsdecode(table[at + 5 : end]), whole[begun : begun + size]
-        begun, at = begun + size, end + 1

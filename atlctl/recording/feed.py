@@ -397,7 +397,6 @@ class PrefixShape:
     `label`, the name is a task number, and the launcher's own lines have no prefix.
     """
 
-    tool: str
     pattern: re.Pattern[bytes]
     share: float
     label: str = ""
@@ -415,23 +414,25 @@ _MPI = re.compile(
 #: Lines of a torchelastic agent: if a task prints them, it is a launcher, not a rank.
 _AGENTS = (b"torch/distributed/elastic", b"torch/distributed/run.py", AGENT_STARTS)
 
+#: `srun -l`.
 _OF_SRUN = (
-    PrefixShape("srun -l", re.compile(rb" {0,4}(\d{1,6}): "), 0.95, label="task-"),
-    PrefixShape("srun -l", re.compile(rb"\[(\d{1,6})\] "), 0.95, label="task-"),
+    PrefixShape(re.compile(rb" {0,4}(\d{1,6}): "), 0.95, label="task-"),
+    PrefixShape(re.compile(rb"\[(\d{1,6})\] "), 0.95, label="task-"),
 )
 #: The first match wins.
 SHAPES = (
-    PrefixShape("mpirun", _MPI, 0.5, label="task-"),
-    PrefixShape("atlctl, clush or pdsh", _COLON, 0.5, named=True),
-    PrefixShape("atlctl, clush or pdsh", _COLON, 0.95),
+    PrefixShape(_MPI, 0.5, label="task-"),
+    PrefixShape(_COLON, 0.5, named=True),  # atlctl, clush, pdsh
+    PrefixShape(_COLON, 0.95),
     *_OF_SRUN,
-    PrefixShape("torchx", re.compile(rb"([A-Za-z_][A-Za-z0-9_-]{0,100}/\d{1,6}) "), 0.95),
-    PrefixShape("stern", re.compile(rb"([a-z0-9][a-z0-9.]{0,100}-[a-z0-9.-]{0,150}) [a-z][a-z0-9-]{0,62} "), 0.95),
+    # torchx, stern
+    PrefixShape(re.compile(rb"([A-Za-z_][A-Za-z0-9_-]{0,100}/\d{1,6}) "), 0.95),
+    PrefixShape(re.compile(rb"([a-z0-9][a-z0-9.]{0,100}-[a-z0-9.-]{0,150}) [a-z][a-z0-9-]{0,62} "), 0.95),
 )
 
 
 #: `kubectl logs --prefix`.
-KUBECTL = PrefixShape("kubectl", re.compile(rb"\[pod/([^/\]\s]{1,253})/[^\]\s]{1,253}\] ?"), 0)
+KUBECTL = PrefixShape(re.compile(rb"\[pod/([^/\]\s]{1,253})/[^\]\s]{1,253}\] ?"), 0)
 
 
 def from_srun(start: bytes) -> bool:

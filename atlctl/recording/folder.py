@@ -27,7 +27,7 @@ _FILES = re.compile(r"(.+)_(?:tmp|elastic)")
 #: torchelastic's log of one rank: `attempt_N/LOCAL_RANK/stdout.log`.
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 _LOCAL_RANK = re.compile(r"\d{1,4}")
-_RANK_LOGS = {"stdout.log": "stdout", "stderr.log": "stderr"}
+_RANK_LOGS = ("stdout.log", "stderr.log")
 #: A flight-recorder dump, by torch's default prefix or by its ending, which is the rank.
 _DUMP = re.compile(r"(?:(?:nccl|comm_lib)_trace[\w-]{0,200}|[\w.-]{0,200}_rank_\d{1,7})(?:\.(?:json|pkl|pickle))?")
 #: Keys at the start of a dump, whatever its name.
@@ -54,6 +54,19 @@ def cannot_write(path: str, error: OSError) -> Message:
     return Message("cannot write to {path}: {why}", path=path, why=error.strerror or error)
 
 
+def opened(path: str) -> tuple[int, bool]:
+    """A descriptor of the folder `path`, and whether it was created, with mode 0700. Raises OSError."""
+    made = True
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        made = False
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if made:
+        os.fchmod(fd, 0o700)  # the umask may have removed bits that the owner needs
+    return fd, made
+
+
 @dataclass(frozen=True, slots=True)
 class RankLogFile:
     """torchelastic's log of one rank's stdout or stderr, written with --redirects or --tee.
@@ -64,7 +77,6 @@ class RankLogFile:
     path: str
     attempt: int
     local_rank: int
-    stream: str
 
 
 @dataclass(slots=True)
@@ -298,11 +310,10 @@ def _files_below(root: str, worker: str, content: FolderContent) -> bool:
 
 def _rank_log(folder: str, name: str) -> RankLogFile | None:
     """The rank log `name` in `folder`; None if it is not one."""
-    stream = _RANK_LOGS.get(unpacked_name(name))
-    if stream is None:
+    if unpacked_name(name) not in _RANK_LOGS:
         return None
     above, local_rank = os.path.split(folder)
     attempt = _ATTEMPT.fullmatch(os.path.basename(above))
     if attempt is None or not _LOCAL_RANK.fullmatch(local_rank):
         return None
-    return RankLogFile(os.path.join(folder, name), int(attempt[1]), int(local_rank), stream)
+    return RankLogFile(os.path.join(folder, name), int(attempt[1]), int(local_rank))

@@ -21,7 +21,7 @@ from typing import Any
 from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import GpuIdentity
 from atlctl.i18n import Message
-from atlctl.jobs.errors import UsageError
+from atlctl.jobs.errors import UsageError, too_long
 from atlctl.jobs.fields import NotRead, moment, read_json, without_surrogates
 from atlctl.jobs.model import State
 
@@ -72,7 +72,7 @@ class Manifest:
 def read_manifest(data: bytes) -> Manifest:
     """Parses the manifest. Raises UsageError that names the invalid field."""
     if len(data) > SIZE_LIMIT:
-        raise _wrong("", Message("larger than {limit} bytes", limit=SIZE_LIMIT))
+        raise _wrong("", too_long(SIZE_LIMIT))
     try:
         document = read_json(data)
     except NotRead as error:

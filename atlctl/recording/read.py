@@ -322,9 +322,7 @@ class _EvidenceReader:
             self._read_open(fd, item.path, name, alone=True, readers=Alone(reader))
         finally:
             os.close(fd)
-        self.rank_logs.setdefault(name, []).append(
-            RankLogFacts(item.attempt, item.local_rank, item.path, reader.facts())
-        )
+        self.rank_logs.setdefault(name, []).append(RankLogFacts(item.attempt, item.local_rank, reader.facts()))
 
     def _read_dump(self, path: str, name: str) -> None:
         """Reads a flight-recorder dump."""

@@ -27,7 +27,7 @@ from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import open_below, write_all
 from atlctl.recording import manifest
-from atlctl.recording.folder import NEW_FOLDER, cannot_write, is_tag
+from atlctl.recording.folder import NEW_FOLDER, cannot_write, is_tag, opened
 
 #: Seconds for everything, bytes of all logs, logs that are read in parallel.
 DEADLINE = 60.0
@@ -96,15 +96,8 @@ class Folder:
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/") or "/"
         try:
-            try:
-                os.mkdir(self.path, 0o700)
-                made = True
-            except FileExistsError:
-                made = False
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            if made:
-                os.fchmod(self._fd, 0o700)  # the umask may have removed bits that the owner needs
-            elif os.listdir(self._fd):
+            self._fd, made = opened(self.path)
+            if not made and os.listdir(self._fd):
                 os.close(self._fd)
                 raise UsageError(Message("{path} is not empty", path=path), Message("name a new folder with --out"))
         except OSError as error:

@@ -28,13 +28,12 @@ from atlctl.backends.base import (
     Script,
     Stream,
     as_argv,
-    by_signal,
 )
 from atlctl.fanout.engine import FanOut, Limits
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.fanout.sessions import ExecutionAround, ExecutorAround
 from atlctl.i18n import Message, joined
-from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError, by_signal
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import and_more, safe_file_name
 from atlctl.transfer.tar import BadStreamError, LocalSource, SourceError, TarEntry, TarReader, archive, own_name, plain

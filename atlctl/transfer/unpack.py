@@ -47,7 +47,22 @@ class _Folder(NamedTuple):
     mtime: float
 
 
-class FolderTaker:
+class _Taker:
+    """Takes the bytes of one file after the other."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._umask = current_umask()
+        self._file: NewFile | None = None
+        self._entry: TarEntry | None = None
+
+    def data(self, piece: memoryview) -> None:
+        if self._file is not None:
+            self._file.write(piece)
+            self._tally.bytes += len(piece)
+
+
+class FolderTaker(_Taker):
     """Stores members below the descriptor `root`, which it closes.
 
     `made`: the folder was created for this copy, and gets the mode and time of the stream's root. An absolute name or
@@ -56,12 +71,9 @@ class FolderTaker:
     """
 
     def __init__(self, root: int, made: bool, tally: Tally) -> None:
+        super().__init__(tally)
         self._root = root
         self._made = made
-        self._tally = tally
-        self._umask = current_umask()
-        self._file: NewFile | None = None
-        self._entry: TarEntry | None = None
         #: Complete, but not yet published.
         self._whole: tuple[NewFile, str] | None = None
         self._at: tuple[tuple[str, ...], int] | None = None
@@ -81,11 +93,6 @@ class FolderTaker:
         else:
             text = Message("{path}: not a plain file ({kind})", path=_shown(entry.name), kind=entry.kind)
             self._tally.failed.add(text)
-
-    def data(self, piece: memoryview) -> None:
-        if self._file is not None:
-            self._file.write(piece)
-            self._tally.bytes += len(piece)
 
     def end(self) -> None:
         entry, file = self._entry, self._file
@@ -181,16 +188,13 @@ class FolderTaker:
                 os.utime(folder, ns=(nanoseconds, nanoseconds))
 
 
-class FileTaker:
+class FileTaker(_Taker):
     """Stores one file at the requested place, whatever its name in the stream. Closes `folder`."""
 
     def __init__(self, folder: int, name: str, tally: Tally) -> None:
+        super().__init__(tally)
         self._folder = folder
         self._name = name
-        self._tally = tally
-        self._umask = current_umask()
-        self._file: NewFile | None = None
-        self._entry: TarEntry | None = None
         in_the_way(folder, name)
 
     def begin(self, entry: TarEntry) -> None:
@@ -198,11 +202,6 @@ class FileTaker:
             raise BadStreamError(Message("the worker did not send the one file that was requested"))
         self._entry = entry
         self._file = NewFile(self._folder, self._name, entry.size)
-
-    def data(self, piece: memoryview) -> None:
-        if self._file is not None:
-            self._file.write(piece)
-            self._tally.bytes += len(piece)
 
     def end(self) -> None:
         if self._file is not None and self._entry is not None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from atlctl.packaging import executable as packing
 from atlctl.packaging import tree
 from atlctl.packaging.dists import ROOT, BuildError
+from tests.packaging.test_executable import unpack
 from tests.support.needs import needs
 
 
@@ -97,7 +97,7 @@ def test_the_sbom_and_the_licences_are_of_what_is_carried(executable: Path) -> N
     assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
     whole = sbom["metadata"]["component"]
     assert whole["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(executable.read_bytes()).hexdigest()}]
-    packed = dict(packing.unpack(executable))
+    packed = dict(unpack(executable))
     told = {
         match[1] for name in packed if (match := re.fullmatch(r"lib/python[^/]*/([^/]+)\.dist-info/METADATA", name))
     }

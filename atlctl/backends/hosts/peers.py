@@ -7,10 +7,8 @@ are checked as in hostfiles, and anything that does not match a pattern is ignor
 
 from __future__ import annotations
 
-import io
 import os
 import re
-import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from functools import cached_property
 from atlctl.backends.hosts.hostfile import MAX_HOSTS, Host, checked, parse, too_many
 from atlctl.i18n import Message, joined, plural
 from atlctl.jobs.errors import UsageError, not_regular, too_large
+from atlctl.jobs.statedir import read_head
 from atlctl.remote.ranks import MASTERS, masters
 
 _MPI_FILE = "/etc/mpi/hostfile"
@@ -66,19 +65,13 @@ class _Seen:
     def read(self, path: str) -> str | None:
         """The text of a file; None if it does not exist. Raises UsageError for one that must not be read."""
         try:
-            fd = os.open(os.path.join(self.root, path.lstrip("/")), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                regular = stat.S_ISREG(os.fstat(fd).st_mode)
-                with open(fd, "rb", closefd=False) if regular else io.BytesIO() as file:
-                    data = file.read(_LIMIT + 1)
-            finally:
-                os.close(fd)
+            data = read_head(os.path.join(self.root, path.lstrip("/")), _LIMIT + 1, links=True)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error
-        if not regular or len(data) > _LIMIT:
-            problem = too_large(_shown(path), _LIMIT) if regular else not_regular(_shown(path))
+        if data is None or len(data) > _LIMIT:
+            problem = not_regular(_shown(path)) if data is None else too_large(_shown(path), _LIMIT)
             raise UsageError(problem, _INSTEAD)
         return data.decode("utf-8", "replace")
 

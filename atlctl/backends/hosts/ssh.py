@@ -32,7 +32,7 @@ from atlctl.backends.hosts.states import Seen
 from atlctl.backends.hosts.stream import SshExecutor, Within
 from atlctl.backends.questions import ask_each
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, UsageError, no_answer
+from atlctl.jobs.errors import NAME_HOSTS, AtlctlError, NothingMatched, Replaced, UsageError, no_answer
 from atlctl.jobs.model import Job, RankMap, State, Usage, Worker
 from atlctl.jobs.naming import fold_names, meant_job, safe_file_name
 from atlctl.remote.gpus import QUERY, parse
@@ -93,7 +93,7 @@ class SshBackend(SupervisedBackend):
             if name in self._lists:
                 return self._lists[name].job
             known = [*(record.name for record in (*runs.here(), *records.load_all()[0])), *self._lists]
-            hint = meant_job(name, known) or Message("name hosts with --hostfile FILE")
+            hint = meant_job(name, known) or NAME_HOSTS
             if known and not meant_job(name, known):
                 hint = Message("{listed}: {jobs}", listed=records.RECORDS.listed, jobs=", ".join(known[:8]))
             raise NothingMatched(Message("no job named {job} on hosts", job=name), hint) from None

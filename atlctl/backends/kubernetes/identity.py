@@ -19,7 +19,7 @@ from atlctl.i18n import Message
 
 #: The kubelet mounts /etc/hosts and the termination log from the pod's own folder.
 _MOUNT = re.compile(
-    r"/pods/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/(?:etc-hosts|containers/([^/ ]{1,253})/)"
+    r"/pods/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/(?:etc-hosts|containers/[^/ ]{1,253}/)"
 )
 _LIMIT = 1 << 20
 
@@ -31,13 +31,12 @@ class OwnPod:
     name: str | None
     uid: str | None
     namespace: str | None
-    container: str | None
     source: str
 
 
 def own_pod(environ: Mapping[str, str] = os.environ, root: str = "/") -> OwnPod | None:
     """The pod of this process; None outside Kubernetes. `root`: of the file system."""
-    uid, container = _mounted(os.path.join(root, "proc/self/mountinfo"))
+    uid = _mounted(os.path.join(root, "proc/self/mountinfo"))
     token = _read(os.path.join(root, f"{SERVICE_ACCOUNT.lstrip('/')}/token"))
     if token is not None and (claims := _claims(token)):
         pod = claims.get("pod")
@@ -45,15 +44,15 @@ def own_pod(environ: Mapping[str, str] = os.environ, root: str = "/") -> OwnPod 
         if isinstance(name, str) and isinstance(told, str):
             namespace = claims.get("namespace")
             own = namespace if isinstance(namespace, str) else None
-            return OwnPod(name, told, own, container, Message("the service account's token"))
+            return OwnPod(name, told, own, Message("the service account's token"))
     if not environ.get("KUBERNETES_SERVICE_HOST") and uid is None:
         return None
     namespace = _read(os.path.join(root, f"{SERVICE_ACCOUNT.lstrip('/')}/namespace"))
     namespace = namespace.strip() if namespace else None
     name = environ.get("HOSTNAME") or None
     if uid is not None:
-        return OwnPod(name, uid, namespace, container, Message("the kubelet's mounts"))
-    return OwnPod(name, None, namespace, None, Message("the host name")) if name else None
+        return OwnPod(name, uid, namespace, Message("the kubelet's mounts"))
+    return OwnPod(name, None, namespace, Message("the host name")) if name else None
 
 
 def _claims(token: str) -> Mapping[str, object] | None:
@@ -69,17 +68,16 @@ def _claims(token: str) -> Mapping[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def _mounted(path: str) -> tuple[str | None, str | None]:
-    """The pod's UID and the container's name, from the kubelet's mounts."""
-    uid = container = None
+def _mounted(path: str) -> str | None:
+    """The pod's UID, from the kubelet's mounts."""
     for line in (_read(path) or "").splitlines():
         fields = line.split(" ", 6)
         # Only these mount points count: a pod that mounts another pod's folder has it elsewhere.
         if len(fields) < 6 or fields[4] not in ("/etc/hosts", "/dev/termination-log"):
             continue
         if match := _MOUNT.search(fields[3]):
-            uid, container = uid or match[1], container or match[2]
-    return uid, container
+            return match[1]
+    return None
 
 
 def _read(path: str) -> str | None:

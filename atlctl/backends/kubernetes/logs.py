@@ -171,7 +171,6 @@ class Instance:
     container: str
     id: str
     last_id: str
-    restarts: int
     running: bool
     final: bool
 
@@ -194,7 +193,6 @@ def instance(pod: Object, container: str) -> Instance:
     ended = fields.mapping(state.get("terminated"))
     policy = objects.spec(pod).get("restartPolicy", "Always")
     stays_ended = bool(ended) and (policy == "Never" or (policy == "OnFailure" and ended.get("exitCode") == 0))
-    restarts = found.get("restartCount")
     return Instance(
         namespace=str(meta.get("namespace", "")),
         pod=str(meta.get("name", "")),
@@ -202,7 +200,6 @@ def instance(pod: Object, container: str) -> Instance:
         container=container,
         id=str(found.get("containerID") or ""),
         last_id=str(objects.dig(found, "lastState", "terminated", "containerID") or ""),
-        restarts=restarts if isinstance(restarts, int) else 0,
         running="running" in state,
         final=stays_ended or status.get("phase") in ("Succeeded", "Failed"),
     )

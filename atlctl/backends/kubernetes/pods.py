@@ -1,7 +1,7 @@
 """Pod state: a pod's state and reason, its training container and its ranks, from the API.
 
-The API does not show a failed trainer whose script keeps sleeping (Held): `held` marks such a worker once its log has
-been read. Phase Succeeded and exit code 0 describe the container's end, not the training's.
+The API does not show a failed trainer whose script keeps sleeping (Held): `cli/evidence/held.py` reads the logs. Phase
+Succeeded and exit code 0 describe the container's end, not the training's.
 """
 
 from __future__ import annotations
@@ -143,11 +143,6 @@ def condition(pod: Object, container: str | None) -> Condition:
     """The state of a pod, from its training container (None: the first one)."""
     state = objects.status(pod)
     return _condition(pod, objects.meta(pod), state, _status_of(state, container), container)
-
-
-def held(worker: Worker, reason: str) -> Worker:
-    """`worker` as Held, if its log shows that training failed; unchanged if it does not run."""
-    return replace(worker, state=State.HELD, reason=reason) if worker.state is State.RUNNING else worker
 
 
 def _condition(pod: Object, meta: Object, state: Object, main: Object, container: str | None) -> Condition:

@@ -29,8 +29,6 @@ class QueueEntry:
 
     kind: str
     name: str
-    namespace: str
-    uid: str
     phase: str
     waits: bool
     reason: str = ""
@@ -55,7 +53,7 @@ def pod_group(obj: Object) -> QueueEntry:
             "{count} of {expected} pods scheduled", count=scheduled, expected=objects.count(spec.get("minMember")) or 0
         )
     queue = fields.text(spec.get("queue")) or None
-    return QueueEntry("PodGroup", *_identity(obj), phase, waits, reason, message, queue)
+    return QueueEntry("PodGroup", objects.name(obj), phase, waits, reason, message, queue)
 
 
 #: Conditions of a Workload, the most specific first: (type, phase, it waits).
@@ -85,7 +83,7 @@ def workload(obj: Object) -> QueueEntry:
         phase, waits, reason = "Deactivated", True, reason or "Deactivated"
     queue = fields.text(objects.spec(obj).get("queueName")) or None
     cluster = fields.text(objects.status(obj).get("clusterName")) or None
-    return QueueEntry("Workload", *_identity(obj), phase, waits, reason, message, queue, active, cluster)
+    return QueueEntry("Workload", objects.name(obj), phase, waits, reason, message, queue, active, cluster)
 
 
 def workloads_of(workloads: Iterable[Object], uids: Sequence[str]) -> list[Object]:
@@ -139,10 +137,6 @@ def stopping(kind: JobKind, top: Object, workloads: Sequence[Object], *, resume:
         first = workloads[0] if workloads else {}
         return Workload(objects.name(first), objects.uid(first), active=resume)
     return kind.resume(top) if resume else kind.stop(top)
-
-
-def _identity(obj: Object) -> tuple[str, str, str]:
-    return objects.name(obj), objects.namespace(obj), objects.uid(obj)
 
 
 def _owners(obj: Object) -> set[str]:

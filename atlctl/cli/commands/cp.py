@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import COMMA, LIST, Message, joined, plural
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 from atlctl.jobs.naming import and_more, by_frequency, fold_names
@@ -18,7 +18,7 @@ from atlctl.render.palette import Tone, Toned
 from atlctl.render.table import human_bytes
 
 if TYPE_CHECKING:
-    from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
+    from atlctl.fanout.engine import FanOut, RunInterrupted
     from atlctl.fanout.outcome import Outcome
     from atlctl.jobs.model import Job
     from atlctl.render.jsonout import Status
@@ -43,14 +43,14 @@ atlctl cp --all :/logs ./logs                  # from each into ./logs/NAME/"""
 
 
 @options.selecting
-def command(
+async def command(
     source: Annotated[
         str, typer.Argument(metavar="SRC", help=Message("the source: a local path, WORKER:PATH or :PATH"))
     ],
     destination: Annotated[
         str, typer.Argument(metavar="DST", help=Message("the destination: a local path, WORKER:PATH or :PATH"))
     ],
-    job: options.JobOption = None,
+    named: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
     parallel: Annotated[
         int, typer.Option("--parallel", min=1, metavar="N", help=Message("how many copies run at once"))
@@ -62,35 +62,28 @@ def command(
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",  # noqa: ARG001 - read off the context
 ) -> int:
-    context().container = container
-    from atlctl.fanout.engine import Limits
-    from atlctl.transfer.copy import parse
-
-    spec = parse(source, destination)
-    # A thousand streams at once gain nothing: at most `parallel` workers are connected to and copied from.
-    limits = Limits(parallel, parallel, timeout, connect_timeout)
-    return run_async(lambda: _copy(job, selection, spec, limits))
-
-
-async def _copy(named: str | None, selection: Selection, spec: CopySpec, limits: Limits) -> int:
-    """Copy as `spec` says; returns the folded exit code. Raises UsageError before anything is copied."""
     import asyncio
 
     from atlctl.cli import target
     from atlctl.cli.patience import within
+    from atlctl.fanout.engine import Limits
     from atlctl.fanout.limits import raise_descriptor_limit
-    from atlctl.transfer.copy import download, upload
+    from atlctl.transfer.copy import download, parse, upload
     from atlctl.transfer.tar import survey
 
+    context().container = container
+    spec = parse(source, destination)
+    # A thousand streams at once gain nothing: at most `parallel` workers are connected to and copied from.
+    limits = Limits(parallel, parallel, timeout, connect_timeout)
     if spec.remote.worker and not (selection.empty and not selection.exclude):
         raise UsageError(
             Message("'{worker}:' names one worker, and a selection means others", worker=spec.remote.worker),
             Message("write :PATH for the selected workers"),
         )
-    source = target.backend(None, named)
+    platform = target.backend(None, named)
     async with within(limits.reaching):
-        job = await target.find_job(source, None, named, reads_only=False)
-        workers = await target.choose(source, job, _chosen(job, selection, spec), irreversible=True)
+        job = await target.find_job(platform, None, named, reads_only=False)
+        workers = await target.choose(platform, job, _chosen(job, selection, spec), irreversible=True)
     target.say_guessed(workers)
     if spec.remote.worker and len(workers) != 1:
         name, shown = spec.remote.worker, fold_names(worker.name for worker in workers)
@@ -102,7 +95,7 @@ async def _copy(named: str | None, selection: Selection, spec: CopySpec, limits:
         raise_descriptor_limit(min(len(workers), limits.parallel) * _DESCRIPTORS_EACH, _DESCRIPTORS_EACH)
     except AtlctlError as error:
         raise AtlctlError(error.message, Message("raise it (ulimit -n), or fewer at once: --parallel 8")) from error
-    executor = source.executor(job)
+    executor = platform.executor(job)
     try:
         size = None
         if spec.upload:

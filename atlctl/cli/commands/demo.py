@@ -21,7 +21,7 @@ import typer
 
 from atlctl.cli import say
 from atlctl.cli.installing import install_line
-from atlctl.cli.runtime import context, run_async, undisturbed
+from atlctl.cli.runtime import context, undisturbed
 from atlctl.cli.target import BACKEND_VARIABLE, local
 from atlctl.i18n import Message, translated
 from atlctl.jobs.errors import AtlctlError, TimedOut
@@ -49,14 +49,14 @@ _PROGRAM = (sys.executable, "-P", "-m", "atlctl")
 EXAMPLES = Message("atlctl demo")
 
 
-def command(
+async def command(
     keep: Annotated[bool, typer.Option("--keep", help=Message("keep the job for your own tries"))] = False,
 ) -> int:
     if importlib.util.find_spec("torch") is None:
         raise AtlctlError(
             Message("the demo trains with PyTorch, which is not installed beside atlctl"), install_line("torch")
         )
-    return run_async(lambda: _Demo(keep).run())
+    return await _Demo(keep).run()
 
 
 class _Demo:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import HOSTS
@@ -41,8 +41,8 @@ atlctl doctor -o json"""
 )
 
 
-def command(
-    job_option: Annotated[
+async def command(
+    option: Annotated[
         str | None,
         typer.Option(
             "-j",
@@ -56,17 +56,13 @@ def command(
     ] = CONNECT_SECONDS,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
-    return run_async(lambda: _examine(job_option, connect_timeout, output))
-
-
-async def _examine(option: str | None, seconds: float, output: str) -> int:
     from atlctl.cli.doctor.report import DoctorReport, report_text
 
     nothing: dict[str, Any] = {"backend": None, "cluster": None, "pod": None, "kinds": [], "permissions": []}
     report = DoctorReport(data={**nothing, "ssh": None, "job": None, "torch": [], "machine": {}})
     chosen = _chosen(report, option)
     if chosen is not None:
-        await _place(report, chosen, option, seconds)
+        await _place(report, chosen, option, connect_timeout)
     with say.doing(Message("checking this machine")):
         _machine(report, needed=chosen is not None and chosen.name == "local")
     if output == "json":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 from atlctl.render.palette import Tone, Toned
@@ -32,15 +32,11 @@ atlctl events train-7 -o json"""
 )
 
 
-def command(
-    job: options.Job = None,
-    job_option: options.JobOption = None,
+async def command(
+    argument: options.Job = None,
+    option: options.JobOption = None,
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
-    return run_async(lambda: _show(job, job_option, output))
-
-
-async def _show(argument: str | None, option: str | None, output: str) -> int:
     from atlctl.cli.target import backend, find_job
     from atlctl.cli.views import job_data
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import options
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import Message, about, joined
 from atlctl.jobs.errors import LEAVE_ONE_OUT, UsageError
 
@@ -30,7 +30,7 @@ atlctl exec -w 3 -i -- python3 - < probe.py    # with standard input"""
 
 
 @options.selecting
-def command(
+async def command(
     cmd: Annotated[list[str] | None, typer.Argument(metavar="CMD", help=options.CMD)] = None,
     job: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
@@ -87,10 +87,10 @@ def command(
                 ),
                 "atlctl exec --retry-failed",
             )
-        return run_async(lambda: retry(job, stdin, limits, form))
+        return await retry(job, stdin, limits, form)
     if not cmd:
         raise UsageError(Message("no command to run"), "atlctl exec --all nvidia-smi")
-    return run_async(lambda: execute(job, selection, tuple(cmd), stdin, limits, form))
+    return await execute(job, selection, tuple(cmd), stdin, limits, form)
 
 
 def _check(form: Form) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import UsageError
 
@@ -23,15 +23,11 @@ atlctl jobs -o json"""
 )
 
 
-def command(
-    all_namespaces: options.AllNamespaces = False,
+async def command(
+    everywhere: options.AllNamespaces = False,
     watch: options.Watch = False,
     output: Annotated[str, options.output("table", "wide", "json", "yaml", "name")] = "table",
 ) -> int:
-    return run_async(lambda: _list(all_namespaces, watch, output))
-
-
-async def _list(everywhere: bool, watch: bool, output: str) -> int:
     from atlctl.cli.target import START_ONE, backend, not_for, remember
     from atlctl.cli.watch import show
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from atlctl.cli import options
-from atlctl.cli.runtime import run_async
 from atlctl.i18n import Message
 
 EXAMPLES = Message(
@@ -13,8 +12,8 @@ atlctl local rm try-1 try-2 --yes"""
 )
 
 
-def command(names: options.EndedJobs, yes: options.Yes = False, dry_run: options.DryRun = False) -> int:
+async def command(names: options.EndedJobs, yes: options.Yes = False, dry_run: options.DryRun = False) -> int:
     from atlctl.backends.hosts.local import LocalBackend
     from atlctl.cli.removing import remove
 
-    return run_async(lambda: remove(LocalBackend(), names, yes=yes, dry_run=dry_run))
+    return await remove(LocalBackend(), names, yes=yes, dry_run=dry_run)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import following, options, say
-from atlctl.cli.runtime import run_async
 from atlctl.i18n import Message
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ atlctl local run --name try-1 --workers 4 --detach -- sh -c 'sleep 600'"""
 )
 
 
-def command(
+async def command(
     cmd: options.Command,
     workers: Annotated[int, typer.Option("-w", "--workers", min=1, metavar="N", help=Message("how many workers"))],
     name: options.Name = None,
@@ -41,10 +40,12 @@ def command(
     master_port: options.MasterPort = None,
     detach: options.Detach = False,
 ) -> int:
+    from atlctl.cli.target import local
+
     if chdir is None:
         _hint_relative(cmd)
     spec = following.spec(cmd, name, env, master_port, chdir=chdir)
-    return run_async(lambda: _run(spec, workers, detach))
+    return await following.begin(local(), _start(spec, workers), detach)
 
 
 def _hint_relative(cmd: list[str]) -> None:
@@ -59,12 +60,6 @@ def _hint_relative(cmd: list[str]) -> None:
                     file=word,
                 )
             )
-
-
-async def _run(spec: StartSpec, workers: int, detach: bool) -> int:
-    from atlctl.cli.target import local
-
-    return await following.begin(local(), _start(spec, workers), detach)
 
 
 async def _start(spec: StartSpec, workers: int) -> str:

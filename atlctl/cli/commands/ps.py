@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import Message
 from atlctl.jobs.model import State
 
@@ -26,17 +26,13 @@ atlctl ps train-7 --watch"""
 
 
 @options.selecting
-def command(
-    job: options.Job = None,
-    job_option: options.JobOption = None,
+async def command(
+    argument: options.Job = None,
+    option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
     watch: options.Watch = False,
     output: Annotated[str, options.output("table", "wide", "json", "yaml", "name")] = "table",
 ) -> int:
-    return run_async(lambda: _show(job, job_option, selection, watch, output))
-
-
-async def _show(argument: str | None, option: str | None, selection: Selection, watch: bool, output: str) -> int:
     from atlctl.cli.target import backend, find_job
     from atlctl.cli.watch import show
 

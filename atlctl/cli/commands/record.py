@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched
 from atlctl.jobs.model import State
@@ -38,9 +38,9 @@ atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed"'"""
 )
 
 
-def command(
-    job: options.Job = None,
-    job_option: options.JobOption = None,
+async def command(
+    argument: options.Job = None,
+    option: options.JobOption = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -63,13 +63,6 @@ def command(
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
-    context().container = container
-    return run_async(lambda: _record(job, job_option, out, keep_mib << 20, on_failure, output))
-
-
-async def _record(
-    argument: str | None, option: str | None, out: str | None, keep: int, on_failure: str | None, output: str
-) -> int:
     from atlctl.backends.base import ManyLogs
     from atlctl.cli.evidence import recorded
     from atlctl.cli.evidence.findings import Display, own_signatures, tell_saved
@@ -78,6 +71,7 @@ async def _record(
     from atlctl.recording.recorder.roll import begun
     from atlctl.recording.recorder.store import Store
 
+    context().container = container
     source = backend(argument, option)
     job = await _wait_for(source, argument, option)
     store = Store(recorded.new_folder(job) if out is None else out)
@@ -96,8 +90,8 @@ async def _record(
         if isinstance(source, ManyLogs):
             source.allow_logs(max(job.expected, len(job.workers)))
         find = _finder(source, job)
-        recorder = Recorder(source, job, store, before, find, say, keep=keep, on_failure=on_failure)
-        _tell_begin(job, store.path, keep, goes_on=bool(before))
+        recorder = Recorder(source, job, store, before, find, say, keep=keep_mib << 20, on_failure=on_failure)
+        _tell_begin(job, store.path, keep_mib << 20, goes_on=bool(before))
         context().on_first = lambda: say.line(Message("interrupted: the recording so far is kept"))
         recording = Message("recording job {job}; Ctrl-C ends this", job=job.name)
         with say.doing(recording, done=recorder.size, size=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import run_async
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.naming import fold_names
@@ -22,11 +21,7 @@ atlctl release train-7"""
 )
 
 
-def command(job: options.OwnJob = None, job_option: options.JobOption = None) -> int:
-    return run_async(lambda: _release(job, job_option))
-
-
-async def _release(argument: str | None, option: str | None) -> int:
+async def command(argument: options.OwnJob = None, option: options.JobOption = None) -> int:
     from atlctl.backends.hosts.records import RUN
     from atlctl.backends.hosts.ssh import SshBackend
     from atlctl.cli.commands.rerun import not_of_run

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import run_async
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.naming import fold_names
@@ -34,29 +33,16 @@ atlctl rerun -- bash launch_ddp.sh mended.py"""
 )
 
 
-def command(
-    job: options.OwnJob = None,
+async def command(
+    argument: options.OwnJob = None,
     cmd: Annotated[
         list[str] | None,
         typer.Argument(metavar="CMD", help=Message("behind --: another command (default: the same)")),
     ] = None,
-    job_option: options.JobOption = None,
+    option: options.JobOption = None,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
     output: Annotated[str, options.output("table", "json")] = "table",
-) -> int:
-    return run_async(lambda: _rerun(job, job_option, tuple(cmd or ()), yes=yes, dry_run=dry_run, output=output))
-
-
-def not_of_run(job: Job) -> NothingMatched:
-    return NothingMatched(
-        Message("job {job} was not started with 'atlctl run'", job=job.name),
-        Message("start the command of each worker with: {command}", command="atlctl run -- CMD"),
-    )
-
-
-async def _rerun(
-    argument: str | None, option: str | None, cmd: tuple[str, ...], *, yes: bool, dry_run: bool, output: str
 ) -> int:
     from atlctl.backends.base import Argv
     from atlctl.backends.hosts.backend import SupervisedBackend
@@ -70,7 +56,7 @@ async def _rerun(
     source, job = await with_wrappers(source, found)
     if not isinstance(source, SupervisedBackend):
         raise not_of_run(job)
-    names, argv = [worker.name for worker in job.workers], Argv(cmd) if cmd else None
+    names, argv = [worker.name for worker in job.workers], Argv(tuple(cmd)) if cmd else None
     with say.doing(Message("asking the workers of job {job}", job=job.name)):
         ready = await _all(source, job, argv, dry_run=True)
     what = Message("job {job}", job=job.name)
@@ -100,6 +86,13 @@ async def _rerun(
     if output == "json":
         say.document({"job": job.name, "uid": job.uid, "dry_run": dry_run, "attempt": attempt, "workers": names})
     return 0
+
+
+def not_of_run(job: Job) -> NothingMatched:
+    return NothingMatched(
+        Message("job {job} was not started with 'atlctl run'", job=job.name),
+        Message("start the command of each worker with: {command}", command="atlctl run -- CMD"),
+    )
 
 
 async def _all(source: SupervisedBackend, job: Job, argv: Argv | None, *, dry_run: bool) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,6 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.commands.stop import TIMEOUT_SECONDS, described, tell_facts
-from atlctl.cli.runtime import run_async
 from atlctl.i18n import Message, translated
 from atlctl.jobs.errors import AtlctlError
 from atlctl.render.palette import Tone, Toned
@@ -20,21 +19,17 @@ atlctl resume train-7 --dry-run"""
 )
 
 
-def command(
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job to resume; never guessed"))] = None,
-    job_option: options.JobOption = None,
+async def command(
+    argument: Annotated[
+        str | None, typer.Argument(metavar="JOB", help=Message("the job to resume; never guessed"))
+    ] = None,
+    option: options.JobOption = None,
     timeout: Annotated[
         float, options.duration("--timeout", help=Message("how long to wait for the job to resume (10, 1.5s, 2m, 1h)"))
     ] = TIMEOUT_SECONDS,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
     output: Annotated[str, options.output("table", "json")] = "table",
-) -> int:
-    return run_async(lambda: _resume(job, job_option, timeout, yes, dry_run, output))
-
-
-async def _resume(
-    argument: str | None, option: str | None, timeout: float, yes: bool, dry_run: bool, output: str
 ) -> int:
     from atlctl.cli.patience import within
     from atlctl.cli.prompt import confirm

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async, undisturbed
+from atlctl.cli.runtime import context, undisturbed
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, Unreachable, UsageError
 from atlctl.jobs.naming import fold_names
@@ -37,26 +37,22 @@ atlctl shell -j train-7 0"""
 )
 
 
-def command(
-    worker: Annotated[
+async def command(
+    wanted: Annotated[
         str | None, typer.Argument(metavar="WORKER", help=Message("name, index, pod or host of the worker"))
     ] = None,
-    job: options.JobOption = None,
+    named: options.JobOption = None,
     container: options.Container = None,
 ) -> int:
+    from atlctl.backends.base import ExecRequest, Script, as_argv
+    from atlctl.cli.target import backend, choose, find_job, say_guessed
+
     context().container = container
     if not context().streams.interactive:
         raise UsageError(
             Message("a shell needs a terminal on standard input and output"),
             Message("for a script: atlctl exec -w WORKER -i -- sh < script.sh"),
         )
-    return run_async(lambda: _shell(worker, job))
-
-
-async def _shell(wanted: str | None, named: str | None) -> int:
-    from atlctl.backends.base import ExecRequest, Script, as_argv
-    from atlctl.cli.target import backend, choose, find_job, say_guessed
-
     source = backend(None, named)
     job = await find_job(source, None, named, reads_only=False)
     chosen = Selection(workers=(wanted,)) if wanted is not None else Selection(all=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atlctl.cli import options
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import Message
 
 EXAMPLES = Message(
@@ -13,11 +13,7 @@ atlctl ssh rm try-1 try-2 --yes"""
 )
 
 
-def command(names: options.EndedJobs, yes: options.Yes = False, dry_run: options.DryRun = False) -> int:
-    return run_async(lambda: _remove(names, yes, dry_run))
-
-
-async def _remove(names: list[str], yes: bool, dry_run: bool) -> int:
+async def command(names: options.EndedJobs, yes: options.Yes = False, dry_run: options.DryRun = False) -> int:
     from atlctl.backends.hosts import records
     from atlctl.backends.hosts.ssh import SshBackend
     from atlctl.cli import hosts

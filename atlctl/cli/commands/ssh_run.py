@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from atlctl.cli import following, options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from atlctl.backends.hosts.hostfile import Host
-    from atlctl.backends.hosts.starting import StartSpec
-
 
 TEXT = Message(
     "Every host runs one worker with MASTER_ADDR, MASTER_PORT, WORLD_SIZE (number of hosts) and RANK (its place in "
@@ -32,7 +25,7 @@ atlctl ssh run -j cluster --chdir /shared/project -- bash train.sh"""
 )
 
 
-def command(
+async def command(
     cmd: options.Command,
     job: Annotated[
         str | None,
@@ -77,6 +70,9 @@ def command(
 ) -> int:
     from atlctl.backends.hosts import lists
     from atlctl.backends.hosts.hostfile import pick
+    from atlctl.backends.hosts.ssh import SshBackend
+    from atlctl.backends.hosts.starting import start
+    from atlctl.backends.hosts.stream import SshExecutor
     from atlctl.cli import hosts
 
     file = context().hostfile
@@ -88,24 +84,15 @@ def command(
     listed = lists.of_file(file) if file is not None else hosts.list_named(str(job))
     for remark in listed.remarks:
         say.note(remark)
-    picked = pick(listed.hosts, include or "", exclude or "")
+    where = {host.name: host for host in pick(listed.hosts, include or "", exclude or "")}
     spec = following.spec(cmd, name, env, master_port, chdir=chdir, master_addr=master_addr, hostfile=file)
-    return run_async(lambda: _run(spec, {host.name: host for host in picked}, detach))
-
-
-async def _run(spec: StartSpec, where: Mapping[str, Host], detach: bool) -> int:
-    from atlctl.backends.hosts.ssh import SshBackend
-    from atlctl.backends.hosts.starting import start
-    from atlctl.backends.hosts.stream import SshExecutor
-    from atlctl.cli import hosts
-
     connections = hosts.connections()
     context().closers.append(connections.aclose)
     if spec.master_addr is None:
         # An alias of ~/.ssh/config means nothing to the other hosts.
         spec = replace(spec, master_addr=connections.target(next(iter(where.values()))).host)
 
-    async def name() -> str:
+    async def started() -> str:
         return (await start(lambda hosts: SshExecutor(connections, hosts), spec, where)).name
 
-    return await following.begin(SshBackend(connections, ()), name(), detach)
+    return await following.begin(SshBackend(connections, ()), started(), detach)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import LIST, Language, Message, translated
 from atlctl.jobs.errors import fold_errors
 from atlctl.jobs.naming import fold_names, fold_numbers
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from atlctl.diagnosis.rankreport import RankReport, StackReport, ThreadState
     from atlctl.diagnosis.result import Confidence
     from atlctl.diagnosis.tracebacks import Frame
-    from atlctl.jobs.selection import Selection
     from atlctl.render.streams import Streams
     from atlctl.stacks.look import Look
 
@@ -54,9 +53,9 @@ atlctl stacks train-7 -w 3 -v                        # every Python thread"""
 
 
 @options.selecting
-def command(
-    job: options.Job = None,
-    job_option: options.JobOption = None,
+async def command(
+    argument: options.Job = None,
+    option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
     no_pyspy: options.NoPySpy = False,
     repeat: Annotated[
@@ -74,25 +73,6 @@ def command(
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
-    context().container = container
-    verbose = bool(context().verbose)
-    return run_async(
-        lambda: _stacks(job, job_option, selection, not no_pyspy, repeat, dump, yes, timeout, output, verbose)
-    )
-
-
-async def _stacks(
-    argument: str | None,
-    option: str | None,
-    selection: Selection,
-    pyspy: bool,
-    repeat: bool,
-    dump: bool,
-    yes: bool,
-    timeout: float,
-    output: str,
-    verbose: bool,
-) -> int:
     import asyncio
 
     from atlctl.cli.evidence.looking import look_at, own_pyspy, scene_of
@@ -100,6 +80,7 @@ async def _stacks(
     from atlctl.diagnosis.hang import changes
     from atlctl.i18n import language
 
+    context().container = container
     source = backend(argument, option)
     job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     say_guessed(chosen)
@@ -110,7 +91,7 @@ async def _stacks(
             "Let torch write its flight recorders? It collects stacks, which can block a rank that hangs."
         )
         confirm(question, Message("nothing was looked at"))
-    program = own_pyspy() if pyspy else False
+    program = False if no_pyspy else own_pyspy()
     executor = source.executor(job)
     try:
         looks = await look_at(executor, job, chosen, timeout, program, dump=dump and not repeat)
@@ -128,7 +109,7 @@ async def _stacks(
         seen = [worker_data(item.worker.name, item.report) for item in looks]
         say.document({**named, **to_data(scene, changed), "workers": seen}, problems(looks))
     else:
-        say.out(SceneText(language(), context().streams).text(scene, changed, verbose=verbose))
+        say.out(SceneText(language(), context().streams).text(scene, changed, verbose=bool(context().verbose)))
         tell(looks, [rank.report for rank in scene.ranks if rank.report is not None], scene.unseen, program)
     return fold_errors([item.error for item in looks if item.error is not None])
 
@@ -277,7 +258,7 @@ class SceneText:
             lines.append(Toned(self._phrase(told), Tone.PLAIN))
         lines += [Toned(self._phrase(told), Tone.PLAIN) for told in _witnesses(first)]
         if report is not None and report.stack is not None:
-            source = self._source(report.source)
+            source = self._say(Message("torch's worker server")) if report.source == "torch" else report.source or "?"
             told = Message("main thread's stack, innermost first (from {source}):", source=source)
             lines += [Toned(self._phrase(told), Tone.PLAIN), *self._frames(report.stack.frames)]
             for thread in report.threads if verbose else ():
@@ -286,13 +267,11 @@ class SceneText:
                     lines += [Toned(name, Tone.PLAIN), *self._frames(thread.frames)]
         return lines
 
-    def _source(self, source: str | None) -> str:
-        return self._say(Message("torch's worker server")) if source == "torch" else source or "?"
-
     def _frames(self, frames: Sequence[Frame]) -> list[Toned]:
         shown = [
             Toned(
-                clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})"), Tone.STRONG if frame.own else Tone.DIM
+                clean(f"  {frame.function} ({frame.path.rpartition('/site-packages/')[2]}:{frame.line})"),
+                Tone.STRONG if frame.own else Tone.DIM,
             )
             for frame in frames[:_FRAMES]
         ]

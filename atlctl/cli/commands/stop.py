@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context
 from atlctl.i18n import COMMA, Message, about, joined, plural, translated
 from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import fold_names, safe_file_name
 from atlctl.render.palette import Tone, Toned, cleaned
 
 if TYPE_CHECKING:
-    from atlctl.backends.base import Backend, Plan, StopRequest, StopResult
+    from atlctl.backends.base import Backend, Plan, StopResult
     from atlctl.cli.target import Stated
     from atlctl.jobs.model import Job, Worker
-    from atlctl.jobs.selection import Selection
     from atlctl.recording.save import Folder, SavedEvidence
 
 GRACE_SECONDS = 10.0
@@ -49,9 +48,11 @@ atlctl stop train-7 --delete --no-save"""
 
 
 @options.selecting
-def command(
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job to stop; never guessed"))] = None,
-    job_option: options.JobOption = None,
+async def command(
+    argument: Annotated[
+        str | None, typer.Argument(metavar="JOB", help=Message("the job to stop; never guessed"))
+    ] = None,
+    option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
     delete: Annotated[bool, typer.Option("--delete", help=Message("delete the job for good, with its pods"))] = False,
     keep: Annotated[
@@ -75,30 +76,13 @@ def command(
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     from atlctl.backends.base import StopRequest
-
-    if out is not None and no_save:
-        raise UsageError(Message("--out and --no-save exclude each other"), LEAVE_ONE_OUT)
-    request = StopRequest(delete, keep or keep_pods, grace)
-    return run_async(
-        lambda: _stop(job, job_option, selection, request, (out, no_save), timeout, (yes, dry_run), output)
-    )
-
-
-async def _stop(
-    argument: str | None,
-    option: str | None,
-    selection: Selection,
-    request: StopRequest,
-    wanted: tuple[str | None, bool],
-    timeout: float,
-    how: tuple[bool, bool],
-    output: str,
-) -> int:
     from atlctl.cli.patience import within
     from atlctl.cli.prompt import confirm
     from atlctl.cli.target import backend, choose, find_job, stated
 
-    yes, dry_run = how
+    if out is not None and no_save:
+        raise UsageError(Message("--out and --no-save exclude each other"), LEAVE_ONE_OUT)
+    request = StopRequest(delete, keep or keep_pods, grace)
     source = backend(argument, option)
     async with within(timeout):
         job = await find_job(source, argument, option, reads_only=False, plan=True)
@@ -117,7 +101,7 @@ async def _stop(
     tell_facts(plan.facts)
     if inside:
         say.warning(Message("the stop ends this terminal, too: it runs in one of these workers"))
-    keeping = _what_to_keep(plan, *wanted, inside=inside)
+    keeping = _what_to_keep(plan, out, no_save, inside=inside)
     tell_facts(keeping.facts)
     if dry_run:
         await source.check(plan)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async, undisturbed
+from atlctl.cli.runtime import context, undisturbed
 from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode, UsageError, fold_errors
 
 if TYPE_CHECKING:
     from atlctl.cli.top.view import View
     from atlctl.cli.top.watching import Watch
-    from atlctl.jobs.selection import Selection
 
 #: A driver that is loaded for the question alone takes seconds for each GPU.
 TIMEOUT_SECONDS = 20.0
@@ -44,9 +43,9 @@ atlctl top train-7 -o json"""
 
 
 @options.selecting
-def command(
-    job: options.Job = None,
-    job_option: options.JobOption = None,
+async def command(
+    argument: options.Job = None,
+    option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
     once: Annotated[bool, typer.Option("--once", help=Message("print the table once and exit"))] = False,
     interval: Annotated[
@@ -70,33 +69,20 @@ def command(
     ] = TIMEOUT_SECONDS,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
+    from atlctl.cli.target import backend, job_and_workers
+    from atlctl.cli.top.watching import Watch
+
     if interval < _LEAST_SECONDS:
         hint = Message("use the default of {seconds:g} s, or: --interval {least:g}")
         raise UsageError(
             Message("--interval must be at least {seconds:g} s", seconds=_LEAST_SECONDS),
             hint.filled(seconds=INTERVAL_SECONDS, least=_LEAST_SECONDS),
         )
-    live = context().streams.stdout_tty and output == "table" and not once
-    return run_async(lambda: _show(job, job_option, selection, interval if live else None, timeout, output, sort))
-
-
-async def _show(
-    argument: str | None,
-    option: str | None,
-    selection: Selection,
-    interval: float | None,
-    timeout: float,
-    output: str,
-    sort: str,
-) -> int:
-    """`interval`: seconds from one table to the next, None for one table."""
-    from atlctl.cli.target import backend, job_and_workers
-    from atlctl.cli.top.watching import Watch
-
     source = backend(argument, option)
     job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     watch = Watch(source, job, chosen, timeout)
-    if interval is not None and any(worker.state.active for worker in chosen):
+    live = context().streams.stdout_tty and output == "table" and not once
+    if live and any(worker.state.active for worker in chosen):
         from atlctl.cli.top.live import show
 
         with undisturbed():

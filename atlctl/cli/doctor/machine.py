@@ -28,7 +28,7 @@ from atlctl.i18n import Message, about, joined, language
 from atlctl.jobs.config import load_config
 from atlctl.jobs.configfiles import config_files
 from atlctl.jobs.errors import AtlctlError, NotAllowed
-from atlctl.jobs.statedir import ensure_dir, file_error, state_dir
+from atlctl.jobs.statedir import ELSEWHERE, ensure_dir, file_error, state_dir
 from atlctl.render.streams import ColorFlag, Streams, color_source
 
 _WHY = {
@@ -140,10 +140,7 @@ def _room(folder: str) -> int:
                 ensure_dir(path)
                 above = path
     if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
-        raise NotAllowed(
-            Message("{folder} cannot be written", folder=folder),
-            Message("set ATLCTL_STATE_DIR to a folder that you own"),
-        )
+        raise NotAllowed(Message("{folder} cannot be written", folder=folder), ELSEWHERE)
     try:
         room = os.statvfs(above)
     except OSError as error:

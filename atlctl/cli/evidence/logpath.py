@@ -18,7 +18,7 @@ from atlctl.backends.base import Argv, ExecRequest, Exited, FailedToStart, Lost,
 from atlctl.diagnosis.evidence import RankLogFacts
 from atlctl.diagnosis.result import Diagnosis, Proof
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable, UsageError
+from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable, UsageError, by_signal
 from atlctl.jobs.naming import fold_names
 from atlctl.recording.hosts import by_host, merged
 from atlctl.recording.packed import ENDINGS, MAGIC, Unpacking, unpacking
@@ -54,7 +54,7 @@ _RANK_LOG = re.compile(r"attempt_(\d{1,6})/(\d{1,4})/(?:stdout|stderr)\.log")
 _KEYS: Mapping[str, Callable[[Any], Hashable]] = {
     "summaries": lambda item: (
         item.root_index,
-        tuple((e.rank, e.local_rank, e.exit_code, e.pid, e.time_text) for e in item.entries),
+        tuple((e.rank, e.local_rank, e.exit_code, e.pid, e.time) for e in item.entries),
     ),
     "notes": lambda item: (item.kind, item.pid, item.local_rank, item.exit_code, item.signal, item.text),
     "traces": lambda item: (item.origin, item.agent, item.last.exception, item.last.message),
@@ -285,8 +285,8 @@ class _Visit:
                         ended = True
                         if code or signal:
                             said = complaint.decode("utf-8", "backslashreplace").strip()
-                            number = Message("ended by signal {number}", number=signal)
-                            raise _Complained(said or (number if signal else Message("exit code {code}", code=code)))
+                            how = by_signal(signal) if signal else Message("exit code {code}", code=code)
+                            raise _Complained(said or how)
                     case _:
                         pass
                 if enough:
@@ -450,7 +450,7 @@ class Story:
         """torchelastic's own file of one process: it is known whose words these are."""
         found = moved(facts, self._end)
         self._spans.append(Span(self._end + 1, self._end + item.lines, item.file.shown, not item.cut))
-        self.rank_logs.append(RankLogFacts(attempt, local_rank, item.file.shown, found))
+        self.rank_logs.append(RankLogFacts(attempt, local_rank, found))
 
     def place(self, proof: Proof) -> Proof:
         """The proof with the line of the log, or with the file and its line there; no line where the file was cut."""

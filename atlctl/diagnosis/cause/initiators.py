@@ -107,7 +107,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
     if same and len(found) > 1 and (worker := _whole_worker(this, found)):
         alone = len(this.job.workers) == 1 and not this.job.incomplete
         return _job(this, found) if alone else _worker(this, worker, found)
-    if strength is Strength.SOME and len(found) > 1 and not _distinct_times(this, found):
+    if strength is Strength.SOME and len(found) > 1 and first_of(this.job, found).tie:
         return undecided(this, found, _ALIKE)
     first = first_of(this.job, found)
     if first.tie == "unknown":
@@ -382,10 +382,6 @@ def _spoke(item: Failure) -> bool:
 
 def _own_words_of_all(items: Sequence[Failure]) -> bool:
     return all(_spoke(item) for item in items)
-
-
-def _distinct_times(this: Round, found: Sequence[Failure]) -> bool:
-    return not first_of(this.job, found).tie
 
 
 def undecided(this: Round, items: Sequence[Failure], why: str) -> Diagnosis:

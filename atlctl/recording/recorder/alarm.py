@@ -19,10 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from atlctl.backends.base import Argv, Backend, Executor, by_signal
+from atlctl.backends.base import Argv, Backend, Executor
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, all_attempts
 from atlctl.i18n import COLON, COMMA, Message, joined
-from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.errors import AtlctlError, by_signal
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import fold_names, safe_file_name
 from atlctl.jobs.statedir import write_all

@@ -28,12 +28,11 @@ from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import READ_FLAGS, lines_within, open_below, write_all
 from atlctl.recording import manifest
 from atlctl.recording.events import MAX_EVENTS
-from atlctl.recording.folder import NEW_FOLDER
+from atlctl.recording.folder import NEW_FOLDER, opened
 
 #: The lock file of the running recorder.
 LOCK = ".recorder.lock"
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _SAFE
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | _SAFE
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | _SAFE
 EVENTS = "events.jsonl"
@@ -56,14 +55,7 @@ class Store:
         self.path = os.path.abspath(path)
         self._fd = -1
         try:
-            try:
-                os.mkdir(self.path, 0o700)
-                made = True
-            except FileExistsError:
-                made = False
-            self._fd = os.open(self.path, _FOLDER)
-            if made:
-                os.fchmod(self._fd, 0o700)  # the umask may have removed bits that the owner needs
+            self._fd, made = opened(self.path)
             self._check(made)
             self._lock = self._locked()
         except OSError as error:

@@ -219,7 +219,7 @@ def _ask(folder: str, record: dict[str, Any], grace: float) -> dict[str, Any] | 
                     if told.get("event") == "stopped":
                         return _told(told["how"], told["processes"])
                     if told.get("event") == "wrong-job":
-                        raise Refused("replaced", "another job of that name has taken its place on this host")
+                        raise folders.replaced()
     finally:
         os.close(here)
     return None

@@ -148,6 +148,14 @@ def trusted(folder: str) -> None:
             raise explained(error, path) from error
 
 
+def replaced() -> Refused:
+    return Refused("replaced", "another job of that name has taken its place on this host")
+
+
+def linked(folder: str) -> Refused:
+    return Refused("not_allowed", f"{folder} is a symbolic link, which is not followed")
+
+
 def record(folder: str, uid: str) -> dict[str, Any]:
     """The record of the job in a worker's folder; its UID must match. Raises Refused."""
     trusted(folder)
@@ -155,7 +163,7 @@ def record(folder: str, uid: str) -> dict[str, Any]:
     if found is None:
         raise Refused("absent", "nothing of it is on this host (any more)")
     if found.get("uid") != uid:
-        raise Refused("replaced", "another job of that name has taken its place on this host")
+        raise replaced()
     return found
 
 
@@ -197,5 +205,5 @@ def delete(folder: str) -> None:
         remove(folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise Refused("not_allowed", f"{folder} is a symbolic link, which is not followed") from error
+            raise linked(folder) from error
         raise explained(error, folder) from error

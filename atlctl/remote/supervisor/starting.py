@@ -327,13 +327,11 @@ class _Told:
         self._env = environment(self._wanted, os.environ, self._state)
         check(self._wanted["argv"], self._place, self._env)
         port = self._port() if self._wanted["chooses_port"] else None
-        for part in ("", "/program", "/workers", *self._parts()):
+        own = f"/workers/{self._wanted['own']}"
+        for part in ("", "/program", "/workers", own, f"{own}/work", f"{own}/log"):
             folders.private(self.folder + part)
         self._write_program()
         return {"folder": self.folder, "chdir": self._place, "port": port, "host": os.uname().nodename}
-
-    def _parts(self) -> list[str]:
-        return [f"/workers/{self._wanted['own']}{part}" for part in ("", "/work", "/log")]
 
     def _write_program(self) -> None:
         """Write the sent modules, which include the supervisor, to files."""
@@ -353,7 +351,7 @@ class _Told:
     def _give_way(self) -> None:
         """Move an ended job's folder aside; one that runs, or may run on another machine, stays."""
         if os.path.islink(self.folder):
-            raise Refused("not_allowed", f"{self.folder} is a symbolic link, which is not followed")
+            raise folders.linked(self.folder)
         # A killed start may have left both: the folder moved aside is the job.
         if os.path.isdir(self._aside) and not os.path.exists(f"{self.folder}/job.json"):
             folders.delete(self.folder)

@@ -270,7 +270,7 @@ def test_a_log_of_its_own_of_one_rank() -> None:
     """`--redirects 3`: the console has only the agent's lines."""
     own = Log(0).trace(1, 1, OWN, prefix=False)
     log = Log(0).closing(1.2, 0).failed(1.3, 1)
-    rank_log = RankLogFacts(0, 1, "/logs/attempt_0/1/stderr.log", own.facts())
+    rank_log = RankLogFacts(0, 1, own.facts())
     (worker,) = collected(log.evidence(rank_logs=(rank_log,)))
     assert by_local(worker)[1].chain()[-1].message == OWN
 

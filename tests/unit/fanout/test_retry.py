@@ -29,14 +29,14 @@ def state(tmp_path: Path) -> str:
 
 def test_round_trip(state: str) -> None:
     argv = ["grep", "-e", "a b", os.fsdecode(b"\xff\x00"[:1]), "节\n"]
-    save(state, "local/训练", argv, {"prefix": False, "timeout": 1.5}, NAMES, OUTCOMES)
+    save(state, "local/训练", argv, NAMES, OUTCOMES)
     assert load(state, "local/训练") == LastRun(
-        tuple(argv), {"prefix": False, "timeout": 1.5}, ("worker-1", "worker-2", "worker-3", "worker-4", "worker-5")
+        tuple(argv), ("worker-1", "worker-2", "worker-3", "worker-4", "worker-5")
     )
 
 
 def test_saved_before_the_run_everything_counts_as_failed(state: str) -> None:
-    save(state, "job", ["true"], {}, NAMES)
+    save(state, "job", ["true"], NAMES)
     last = load(state, "job")
     assert last is not None
     assert last.failed_workers == tuple(NAMES)
@@ -44,8 +44,8 @@ def test_saved_before_the_run_everything_counts_as_failed(state: str) -> None:
 
 def test_each_job_has_its_own_last_run(state: str) -> None:
     for key in ("a/b", "a%2Fb", "..", "a"):
-        save(state, key, [key], {}, [])
-    save(state, "a", ["again"], {}, [])
+        save(state, key, [key], [])
+    save(state, "a", ["again"], [])
     assert [load(state, key).argv for key in ("a/b", "a%2Fb", "..", "a")] == [  # type: ignore[union-attr]
         ("a/b",),
         ("a%2Fb",),
@@ -58,7 +58,7 @@ def test_each_job_has_its_own_last_run(state: str) -> None:
 def test_only_the_owner_reads_it(state: str) -> None:
     before = os.umask(0)
     try:
-        save(state, "job", ["secret"], {}, [])
+        save(state, "job", ["secret"], [])
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [Path(state), *Path(state).rglob("*")]}
@@ -74,17 +74,16 @@ def test_only_the_owner_reads_it(state: str) -> None:
         b"[]",
         b"null",
         b"[" * 100_000,
-        b'{"version": 2, "argv": ["a"], "options": {}, "workers": []}',
-        b'{"version": 1, "argv": [], "options": {}, "workers": []}',
-        b'{"version": 1, "argv": "rm", "options": {}, "workers": []}',
-        b'{"version": 1, "argv": [1], "options": {}, "workers": []}',
-        b'{"version": 1, "argv": ["a"], "options": [], "workers": []}',
-        b'{"version": 1, "argv": ["a"], "options": {}, "workers": ["w"]}',
-        b'{"version": 1, "argv": ["a"], "options": {}, "workers": [["w", 0]]}',
+        b'{"version": 2, "argv": ["a"], "workers": []}',
+        b'{"version": 1, "argv": [], "workers": []}',
+        b'{"version": 1, "argv": "rm", "workers": []}',
+        b'{"version": 1, "argv": [1], "workers": []}',
+        b'{"version": 1, "argv": ["a"], "workers": ["w"]}',
+        b'{"version": 1, "argv": ["a"], "workers": [["w", 0]]}',
     ],
 )
 def test_a_damaged_file_is_said_in_one_line(state: str, content: bytes) -> None:
-    save(state, "job", ["true"], {}, [])
+    save(state, "job", ["true"], [])
     path = Path(state, "exec", "job.json")
     path.write_bytes(content)
     with pytest.raises(AtlctlError, match=r"exec/job\.json") as caught:
@@ -95,10 +94,10 @@ def test_a_damaged_file_is_said_in_one_line(state: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("part", ["", "exec"])
 def test_nothing_is_read_or_removed_in_a_folder_that_may_be_forged(state: str, part: str) -> None:
-    save(state, "job", ["true"], {}, NAMES)
+    save(state, "job", ["true"], NAMES)
     forged = os.path.join(state, part).rstrip("/")
     os.chmod(forged, 0o770)
-    for ask in (lambda: load(state, "job"), lambda: forget(state, "job"), lambda: save(state, "job", ["x"], {}, NAMES)):
+    for ask in (lambda: load(state, "job"), lambda: forget(state, "job"), lambda: save(state, "job", ["x"], NAMES)):
         with pytest.raises(NotAllowed, match=f"^{forged} can be written by others"):
             ask()
     os.chmod(forged, 0o700)
@@ -108,7 +107,7 @@ def test_nothing_is_read_or_removed_in_a_folder_that_may_be_forged(state: str, p
 
 
 def test_a_link_is_not_followed(state: str, tmp_path: Path) -> None:
-    save(state, "job", ["true"], {}, [])
+    save(state, "job", ["true"], [])
     path = Path(state, "exec", "job.json")
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
@@ -117,6 +116,6 @@ def test_a_link_is_not_followed(state: str, tmp_path: Path) -> None:
 
 
 def test_what_is_stored_is_plain_json(state: str) -> None:
-    save(state, "job", ["true"], {"raw": True}, NAMES[:2], OUTCOMES[:2])
+    save(state, "job", ["true"], NAMES[:2], OUTCOMES[:2])
     record = json.loads(Path(state, "exec", "job.json").read_bytes())
     assert record["workers"] == [["worker-0", True], ["worker-1", False]]

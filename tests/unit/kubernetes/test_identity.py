@@ -44,18 +44,18 @@ CLAIMS = {"kubernetes.io": {"namespace": "team", "pod": {"name": "train-worker-1
 
 def test_the_token_tells_all(tmp_path: Path) -> None:
     found = own_pod({}, root(tmp_path, told=token(CLAIMS), mounts=HOSTS + LOG))
-    assert found == OwnPod("train-worker-1-x7z", UID, "team", "pytorch", "the service account's token")
+    assert found == OwnPod("train-worker-1-x7z", UID, "team", "the service account's token")
 
 
 def test_without_a_token_the_mounts_tell(tmp_path: Path) -> None:
     found = own_pod(INSIDE, root(tmp_path, mounts=HOSTS + LOG, namespace="team\n"))
-    assert found == OwnPod("train-worker-1", UID, "team", "pytorch", "the kubelet's mounts")
+    assert found == OwnPod("train-worker-1", UID, "team", "the kubelet's mounts")
 
 
 def test_mounts_of_another_pods_folder_do_not_count(tmp_path: Path) -> None:
     shown = mount(f"/var/lib/kubelet/pods/{UID}/etc-hosts", "/mnt/hosts")
     found = own_pod(INSIDE, root(tmp_path, mounts=shown))
-    assert found == OwnPod("train-worker-1", None, None, None, "the host name")
+    assert found == OwnPod("train-worker-1", None, None, "the host name")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_mounts_of_another_pods_folder_do_not_count(tmp_path: Path) -> None:
     ],
 )
 def test_a_token_that_tells_nothing(tmp_path: Path, told: str) -> None:
-    assert own_pod(INSIDE, root(tmp_path, told=told)) == OwnPod("train-worker-1", None, None, None, "the host name")
+    assert own_pod(INSIDE, root(tmp_path, told=told)) == OwnPod("train-worker-1", None, None, "the host name")
 
 
 def test_outside_of_kubernetes(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from atlctl.backends.kubernetes import pods
 from atlctl.backends.kubernetes.pods import Container, condition, trainer_container, worker_of
 from atlctl.jobs.model import State
 from tests.support.recordings import load, names, needs_recordings
@@ -217,13 +216,6 @@ def test_a_worker_of_a_pod() -> None:
     assert worker_of(made, Container("main")).image == "registry.example/train:latest@sha256:abababababab"
     assert (worker.pod, worker.uid, worker.namespace, worker.node) == ("p", "uid-Pod-p", "team", "node1")
     assert (worker.address, worker.gpus, worker.restarts, worker.container) == ("10.0.0.7", 8, 3, "main")
-
-
-def test_held_is_told_by_whoever_reads_the_log() -> None:
-    running = worker_of(pod("p"), Container("main"))
-    assert pods.held(running, "training failed").state is State.HELD
-    over = worker_of(failed("p"), Container("main"))
-    assert pods.held(over, "training failed") is over
 
 
 #: The expected data of each pod, from the recordings' index and notes.

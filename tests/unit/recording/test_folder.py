@@ -90,10 +90,10 @@ def test_logs_of_processes_and_dumps(tmp_path):
     run = str(tmp_path / "w-0/run_x")
     assert found.rank_logs == {
         "w-0": [
-            RankLogFile(f"{run}/attempt_2/0/stderr.log", 2, 0, "stderr"),
-            RankLogFile(f"{run}/attempt_2/0/stdout.log", 2, 0, "stdout"),
-            RankLogFile(f"{run}/attempt_2/1/stderr.log", 2, 1, "stderr"),
-            RankLogFile(f"{run}/attempt_10/0/stdout.log", 10, 0, "stdout"),
+            RankLogFile(f"{run}/attempt_2/0/stderr.log", 2, 0),
+            RankLogFile(f"{run}/attempt_2/0/stdout.log", 2, 0),
+            RankLogFile(f"{run}/attempt_2/1/stderr.log", 2, 1),
+            RankLogFile(f"{run}/attempt_10/0/stdout.log", 10, 0),
         ]
     }
     names = {worker: [os.path.basename(path) for path in paths] for worker, paths in found.dumps.items()}

@@ -106,7 +106,7 @@ def test_stamped_logs_give_the_same(tmp_path):
     assert (names(saved), culprits(saved)) == (["w-0", "w-1"], [("w-1", 3)])
     log = saved.job.workers[1].log
     assert log is not None
-    assert log.summaries[0].title == "train.py"
+    assert len(log.summaries) == 1
     assert log.first is not None
     assert log.first.absolute
 

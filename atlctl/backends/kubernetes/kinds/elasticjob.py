@@ -55,7 +55,7 @@ class ElasticJob(Common):
 
     def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
         phase = fields.text(objects.status(sight.top).get("phase"))
-        said = objects.word(_last(sight.top, phase))
+        said = objects.word(objects.conditions(sight.top).get(phase, {}))
         if phase in ("Succeeded", "Failed"):
             return JobStatus(State.SUCCEEDED if phase == "Succeeded" else State.FAILED, *said)
         if objects.meta(sight.top).get("deletionTimestamp"):
@@ -76,7 +76,3 @@ class ElasticJob(Common):
     def resume(self, top: Object, /) -> Mechanism:
         command = patch(top, self.resource.name, '{"spec":{"suspend":false}}')
         return Refuse(not_resumed("ElasticJobs"), command)
-
-
-def _last(top: Object, phase: str) -> Object:
-    return objects.conditions(top).get(phase, {})
