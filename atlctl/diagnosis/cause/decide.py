@@ -16,11 +16,12 @@ from atlctl.diagnosis.cause import desync
 from atlctl.diagnosis.cause.initiators import find_initiators
 from atlctl.diagnosis.cause.launchers import find_loose, find_rendezvous, find_signals, reported_deaths
 from atlctl.diagnosis.cause.missing import find_missing
-from atlctl.diagnosis.cause.rounds import JudgedJob, Round, build, proofs
-from atlctl.diagnosis.consequence import Sort
+from atlctl.diagnosis.cause.rounds import JudgedJob, Round, build, proofs, traceback_in
+from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.evidence import JobEvidence
 from atlctl.diagnosis.failures import Failure, Part
 from atlctl.diagnosis.joining import WorkerRounds
+from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.diagnosis.platform import Event, Judgement, PlatformState, judge_event, judge_state
 from atlctl.diagnosis.result import (
     Cause,
@@ -35,6 +36,7 @@ from atlctl.diagnosis.result import (
 )
 from atlctl.diagnosis.signatures import Matcher
 from atlctl.diagnosis.torchelastic import signal_name
+from atlctl.diagnosis.tracebacks import Trace
 from atlctl.i18n import Message, joined, plural
 from atlctl.jobs import podnews
 
@@ -305,11 +307,32 @@ def _ended_silently(job: JudgedJob, worker: WorkerRounds) -> Cause:
         text = Message("{worker} was ended by {signal}, and its log names no failure", worker=name, signal=signal)
         sure = Confidence.LIKELY if number in _CRASHES else Confidence.GUESS
         return replace(_cause(job, name, found.category, text, sure), signal=signal)
+    if code == 1 and (trace := _last_exception(worker)) is not None:
+        raised = trace.chain[0]
+        proof = Proof(name, raised.line_no, raised.message)
+        why = Message("the last exception in its log; the lines behind it may be older")
+        cause = job.worker_cause(
+            name, job.category(raised.message), raised.message, Confidence.LIKELY, why, extra=[proof]
+        )
+        shown = traceback_in(trace.chain, raised, proof)
+        return replace(cause, exception=raised.exception, frame=raised.frame, traceback=shown)
     category = "explicit_exit" if code not in (None, 1) else "unknown_python_exit"
     text = Message("{worker} is {state}, and its log names no failure", worker=name, state=worker.evidence.state)
     if code:
         text = Message("{worker} ended with exit code {code}, and its log names no failure", worker=name, code=code)
     return _cause(job, name, found.category if found else category, text, Confidence.GUESS)
+
+
+def _last_exception(worker: WorkerRounds) -> Trace | None:
+    """The last own one that the training did not outlive; lines of the same second prove nothing, as stdout and stderr
+    are two pipes."""
+    log = worker.evidence.log or LogFacts()
+    for trace in reversed(log.traces):
+        own = not (trace.agent or trace.thread) and consequence_of(trace.chain[0].text) is None
+        at_once = log.last and trace.time and log.last.seconds - trace.time.seconds < 1
+        if own and (trace.line_no > log.outlived or at_once):
+            return trace
+    return None
 
 
 def _cause(

@@ -254,3 +254,13 @@ def test_a_silent_log_has_the_end_that_the_platform_reports(
     assert culprit(found) == ("worker", "worker-0", None, confidence)
     (cause,) = found.root_causes
     assert (cause.category, cause.message) == (category, f"worker-0 {said}, and its log names no failure")
+
+
+@pytest.mark.parametrize(("code", "seconds", "known"), [(1, 0.001, True), (1, 30, False), (3, 0.001, False)])
+def test_an_exception_is_found_before_lines_of_the_other_pipe(code: int, seconds: float, known: bool) -> None:
+    """Code 1 is that of an exception that nothing has handled."""
+    steps = [f"step {number}/300 loss 1.4" for number in range(2, 60)]
+    log = Log(0).say(0, "step 1/300 loss 1.5").trace(1, 0, OWN, prefix=False).say(1 + seconds, *steps)
+    found = diagnosed(log.evidence(state=State.FAILED, platform=PlatformState(exit_code=code)))
+    (cause,) = found.root_causes
+    assert (cause.worker, cause.message == OWN, cause.traceback is not None) == ("worker-0", known, known)
