@@ -50,6 +50,8 @@ _LIMIT = 1 << 20
 #: Lists of paths, by table.
 _PATH_KEYS = {"errors": ("signatures",), "smoke": ("busbw",)}
 _TABLES = (*_PATH_KEYS, "notify", "ssh")
+#: Titles of notifications.
+FAILED_TITLE, SLOW_TITLE = Message("{job}: {worker} failed"), Message("{job} is slow")
 HostKeys = Literal["strict", "accept-new"]
 _SSH_KEYS = ("host_keys", "jobs")
 _JOB_KEYS = ("hosts", "hostfile", "include", "exclude")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from atlctl.backends.hosts.hostfile import Host, checked
 from atlctl.backends.hosts.jobkeys import JOB_USER, JobAccess
 from atlctl.i18n import COMMA, Message, joined
+from atlctl.jobs.config import FAILED_TITLE, SLOW_TITLE
 from atlctl.jobs.errors import AtlctlError, ExitCode, no_answer
 from atlctl.jobs.fields import items, text, whole
 from atlctl.jobs.naming import fold_names, safe_file_name
@@ -87,7 +88,7 @@ class Wrapper(Commanding):
         self._reporting: asyncio.Task[None] | None = None
         self._commands = OwnCommands(place.job, self._environ)
         self._notifier = Notifier(settings.notify, self._commands, shout)
-        self._slow_title = Message("{job} is slow", job=place.job)
+        self._slow_title = SLOW_TITLE.filled(job=place.job)
         self._telling: asyncio.Task[dict[str, Any] | None] | None = None
         self._identity = processes.identity(os.getpid())
         self._created = time.time()
@@ -931,9 +932,7 @@ class Wrapper(Commanding):
             verdict = (await asyncio.gather(*looks))[0] or Message("no verdict")
             for line in verdict.splitlines():
                 self._shout(line)
-            self._notifier.send(
-                Message("{job}: {worker} failed", job=self._place.job, worker=worker_name(first)), verdict
-            )
+            self._notifier.send(FAILED_TITLE.filled(job=self._place.job, worker=worker_name(first)), verdict)
             await self._save("verdict.json", ["errors", *about, "-o", "json"], VERDICT_SECONDS)
             if running and self._settings.stops_others:
                 names = fold_names(map(worker_name, running))

@@ -1,4 +1,4 @@
-"""`atlctl notify` and `run --notify`: messages to a webhook on loopback, by apprise."""
+"""`atlctl notify`, and `run` and `record` with --notify: messages to a webhook on loopback, by apprise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from atlctl.remote.supervisor.boot import free_port
-from tests.integration.local import problem
+from tests.integration.local import problem, registry
 from tests.integration.wrapped import wrapped
 from tests.support import proc
 from tests.support.cli import run_cli
@@ -126,6 +126,30 @@ def test_run_sends_once_that_a_job_is_slow(hook: Hook, tmp_path: Path) -> None:
         assert text.splitlines()[0].endswith(" is slow")
         assert "times slower since" in text
         assert text.splitlines()[1] in job.said(1)
+
+
+def test_record_sends_that_a_job_is_slow_and_why_it_failed(hook: Hook, tmp_path: Path) -> None:
+    script = (
+        "import time\n"
+        "for step in range(1, 160):\n"
+        "    time.sleep(0.05 if step < 140 else 0.8)\n"
+        "    print(f'step {step} loss 2.5', flush=True)\n"
+        "raise ValueError('a bad batch')\n"
+    )
+    with registry() as own:
+        own.start("train", 1, sys.executable, "-c", script)
+        words = ("record", "train", "--notify", "team", "--out", str(tmp_path / "recorded"))
+        run = own.cli(*words, env={"XDG_CONFIG_HOME": str(tmp_path)})
+    slow, failed = hook.texts()
+    assert slow.startswith("train is slow\ntraining is "), run
+    assert failed.startswith("train: worker-0 failed\n1 worker from "), run
+    assert "what      ValueError: a bad batch" in failed
+    assert run.stderr.count(b"note: notify: sent: team\n") == 2
+
+
+def test_record_refuses_a_name_that_is_not_known(hook: Hook) -> None:
+    run = run_cli("record", "train", "--notify", "nix")
+    assert (run.code, problem(run.stderr)) == (2, ("no notification is named nix", "known: team, odd, closed"))
 
 
 def test_a_notification_that_fails_is_said_and_changes_nothing(hook: Hook, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context
 from atlctl.i18n import COMMA, Message, joined
+from atlctl.jobs.config import load_config
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched
 from atlctl.jobs.model import State
 
@@ -34,7 +35,8 @@ EXAMPLES = Message(
     """\
 atlctl record train-7
 atlctl record train-7 --out /shared/train-7 --keep-mib 256
-atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed"'"""
+atlctl record train-7 --notify team
+atlctl record train-7 --on-failure 'echo "$ATLCTL_FAILED_WORKERS" >> failed.txt'"""
 )
 
 
@@ -60,6 +62,14 @@ async def command(
             help=Message("run this with sh when a worker fails (ATLCTL_JOB, ATLCTL_RECORDING, ATLCTL_FAILED_WORKERS)"),
         ),
     ] = None,
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            "--notify",
+            metavar="NAME",
+            help=Message("send there why a worker failed, and that the job is slow, as 'atlctl notify NAME' does"),
+        ),
+    ] = None,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
@@ -71,6 +81,8 @@ async def command(
     from atlctl.recording.recorder.roll import begun
     from atlctl.recording.recorder.store import Store
 
+    if notify is not None:
+        load_config(os.environ).notified(notify)
     context().container = container
     source = backend(argument, option)
     job = await _wait_for(source, argument, option)
@@ -90,7 +102,9 @@ async def command(
         if isinstance(source, ManyLogs):
             source.allow_logs(max(job.expected, len(job.workers)))
         find = _finder(source, job)
-        recorder = Recorder(source, job, store, before, find, say, keep=keep_mib << 20, on_failure=on_failure)
+        recorder = Recorder(
+            source, job, store, before, find, say, keep=keep_mib << 20, on_failure=on_failure, notify=notify
+        )
         _tell_begin(job, store.path, keep_mib << 20, goes_on=bool(before))
         context().on_first = lambda: say.line(Message("interrupted: the recording so far is kept"))
         recording = Message("recording job {job}; Ctrl-C ends this", job=job.name)

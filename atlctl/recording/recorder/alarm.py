@@ -14,7 +14,8 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 from atlctl.backends.base import Argv, Backend, Executor
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, all_attempts
 from atlctl.i18n import COLON, COMMA, Message, joined
+from atlctl.jobs.config import FAILED_TITLE, SLOW_TITLE
 from atlctl.jobs.errors import AtlctlError, by_signal
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import fold_names, safe_file_name
@@ -83,6 +85,11 @@ class Said(Protocol):
     def warning(self, text: str, /) -> None: ...
 
 
+#: Programs of `notify`.
+_SEND = 'printf %s "$TEXT" | "$PYTHON" -P -m atlctl notify "$NAME" --title="$TITLE"'
+_SEND_CAUSE = f'TEXT=$("$PYTHON" -P -m atlctl errors --from "$ATLCTL_RECORDING" --color never); {_SEND}'
+
+
 class Alarm:
     """Detects and handles failures. `raised`: a worker has failed, until no worker is failed any more."""
 
@@ -94,17 +101,21 @@ class Alarm:
         said: Said,
         closed: Callable[[int], None],
         on_failure: str | None,
+        notify: str | None,
         again: Callable[[], Awaitable[None]],
     ) -> None:
-        """`again` updates the job's state now: a stop ends trainers too, but is not a failure."""
+        """`notify`: where messages go, as in `atlctl notify`. `again` updates the job's state now: a stop ends trainers
+        too, but is not a failure."""
         self._source, self._job, self._store, self._said = source, job, store, said
-        self._closed, self._command, self._again = closed, on_failure, again
+        self._closed, self._again = closed, again
+        self._hooks = {"on-failure": on_failure, "notify": _SEND_CAUSE if notify else None}
+        self._notify = notify
         self._urgent, self._others = asyncio.Semaphore(URGENT), asyncio.Semaphore(OTHERS)
         self._named: dict[tuple[str, int], set[str]] = {}
         self._known: set[tuple[str, int]] = set()
         self.raised = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._hook: asyncio.Task[None] | None = None
+        self._hook: asyncio.Future[Any] | None = None
 
     def heard(self, entry: RecordedWorker, data: bytes, everyone: Iterable[RecordedWorker]) -> bool:
         """Handles a failure found in the log of `entry`. Returns whether it is new."""
@@ -153,8 +164,10 @@ class Alarm:
             for entry in everyone:
                 if entry not in failed and entry.alive:
                     self._spawn(self._fetch(entry, self._others))
-            if self._command is not None and (self._hook is None or self._hook.done()):
-                self._hook = asyncio.create_task(self._run(self._command, names, fetching))
+            if self._hook is None or self._hook.done():
+                self._hook = asyncio.gather(
+                    *(self._run(name, command, names, fetching) for name, command in self._hooks.items() if command)
+                )
 
     async def _fetch(self, entry: RecordedWorker, gate: asyncio.Semaphore) -> None:
         worker = entry.worker
@@ -207,7 +220,15 @@ class Alarm:
                 Message("the files of {worker} cannot be fetched: {why}", worker=entry.worker.name, why=problem)
             )
 
-    async def _run(self, command: str, names: str, fetching: list[asyncio.Task[None]]) -> None:
+    def slow(self, text: str) -> None:
+        """Warns that the training has become slow."""
+        self._said.warning(text)
+        if self._notify:
+            self._spawn(self._run("notify", _SEND, "", (), text))
+
+    async def _run(
+        self, name: str, command: str, names: str, fetching: Collection[asyncio.Task[None]], text: str = ""
+    ) -> None:
         if fetching:
             await asyncio.wait(fetching, timeout=PATIENCE)
         env = {
@@ -218,10 +239,12 @@ class Alarm:
         }
         if self._job.namespace:
             env["ATLCTL_NAMESPACE"] = self._job.namespace
+        if name == "notify":
+            title = (SLOW_TITLE if text else FAILED_TITLE).filled(job=self._job.name, worker=names)
+            env |= {"PYTHON": sys.executable, "NAME": self._notify or "", "TITLE": title, "TEXT": text}
         how, printed = await run_hook(command, env)
-        for line in printed.decode("utf-8", "backslashreplace").splitlines()[-20:]:
-            self._said.note(Message("on-failure: {line}", line=line))
-        self._said.note(Message("on-failure: {line}", line=how))
+        for line in (*printed.decode("utf-8", "backslashreplace").splitlines()[-20:], how):
+            self._said.note(Message("{name}: {line}", name=name, line=line))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -239,9 +262,10 @@ class Alarm:
             if wait and self._hook is not None:
                 await self._hook
         finally:
-            for task in (*self._tasks, *([self._hook] if self._hook else [])):
+            left: list[asyncio.Future[Any]] = [*self._tasks, *([self._hook] if self._hook else [])]
+            for task in left:
                 task.cancel()
-            await asyncio.gather(*self._tasks, *([self._hook] if self._hook else []), return_exceptions=True)
+            await asyncio.gather(*left, return_exceptions=True)
 
 
 def _below(path: str, roots: Iterable[str]) -> bool:

@@ -74,6 +74,7 @@ class Recorder:
         *,
         keep: int,
         on_failure: str | None,
+        notify: str | None,
     ) -> None:
         """`before`: the `atlctl.json` of the folder's earlier recorder, empty for a new folder. `keep` in bytes."""
         self.result = Result()
@@ -82,7 +83,7 @@ class Recorder:
         self._events, self._states, self._steps = Events(store), States(store), StepsFile(store)
         self._watch = StepWatch()
         self._followers: dict[str, Follower] = {}
-        self._alarm = Alarm(source, job, store, said, self._sync, on_failure, self._look_again)
+        self._alarm = Alarm(source, job, store, said, self._sync, on_failure, notify, self._look_again)
         self._looked: dict[str, tuple[float, int]] = {}
         #: Workers whose ranks are final: two queries returned the same ones.
         self._settled: set[tuple[str, int]] = set()
@@ -201,7 +202,7 @@ class Recorder:
             return
         for line in data.splitlines():
             if slow := self._watch.feed(stem(name), line):
-                self._said.warning(slow_text(slow))
+                self._alarm.slow(slow_text(slow))
 
     def _failed(self, name: str, data: bytes) -> None:
         """Handles a trainer's failure in the log: fetches its files at once, before the platform reports it."""
