@@ -37,7 +37,7 @@ for path in sorted(root.rglob("*.py")):
         if isinstance(node, ast.ImportFrom) and not node.level:
             names = [node.module]
         for name in names:
-            if name.partition(".")[0] not in ("torch", "zstandard", "supervisor"):
+            if name.partition(".")[0] not in ("torch", "zstandard", "apprise", "supervisor"):
                 importlib.import_module(name)
 import ssl, bcrypt, zoneinfo
 ssl.create_default_context()

@@ -204,7 +204,7 @@ def test_on_a_cluster() -> None:
             (1, "worker-0"),
             (2, "worker-1"),
             (3, "worker-1"),
-        ]
+        ], data["workers"]
         assert [one["rank"] for one in data["culprits"]] == [2]
         assert all(one["process"]["stack_source"] == "py-spy" for one in data["ranks"])
         server.kill("train-worker-1")

@@ -191,6 +191,8 @@ LINGER_SECONDS, LOOK_SECONDS = (0.3, 2.0), 5.0
 AFTERMATH = 1 << 20
 #: Seconds without output until the guard is asked, and asked again, whether the command's shell is still alive.
 ASK_SECONDS = 2.5
+#: Seconds of silence on its own connection after which a shell that has gone was killed.
+LAST_WORDS_SECONDS = 3.0
 #: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s. And for the wrapper's first word.
 END_MARGIN_SECONDS, WORD_SECONDS = 6.0, 3.0
 #: Seconds of silence after which a command without a wrapper counts as started, and one with a wrapper as lost.
@@ -341,9 +343,17 @@ class GuardedExecution:
         return await Watcher.begin(place, self._mark, start, terminal=self._request.tty is not None)
 
     async def _await_death(self, watcher: Watcher) -> None:
-        if await watcher.death() and self._channel is not None:
-            self._killed = True
-            await self._channel.close()
+        if not await watcher.death() or self._channel is None:
+            return
+        # Or it has ended as it should, and its last words are on their way here.
+        self._killed = True
+        loop = asyncio.get_running_loop()
+        told = loop.time()
+        while self._exit is None:
+            await asyncio.sleep(0.05)
+            if loop.time() - max(told, self._listening or loop.time()) > LAST_WORDS_SECONDS:
+                await self._channel.close()
+                return
 
     def _ask(self) -> None:
         """Ask the guard whether the command's shell is alive: a stream that other processes hold open does not show it.
@@ -526,7 +536,7 @@ class GuardedExecution:
 
     def _without_status(self) -> Event:
         """The connection is over, or the shell is gone that would have reported the end."""
-        if self._killed:
+        if self._killed and self._exit is None:
             return Lost(Message("the shell that ran the command was killed: output may be incomplete"))
         if self._is_whole:
             return self._exited()

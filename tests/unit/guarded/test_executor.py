@@ -73,7 +73,7 @@ class Scripted(Unreached):
     def command(
         self, words: Sequence[bytes], text: str | None, before: Sequence[str] = (), *, stdin: bool, tty: bool = False
     ) -> str:
-        (self.mark,) = before
+        self.mark = before[0]
         return ""
 
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
@@ -139,3 +139,57 @@ def test_what_is_no_command_anywhere(words: tuple[str, ...], says: str) -> None:
     (event,) = asyncio.run(main())
     assert isinstance(event, FailedToStart)
     assert (event.exit_code, says in event.reason) == (125, True)
+
+
+class Watched(Scripted):
+    """A place whose watcher has seen the command's shell go; its last words come later, on the other connection."""
+
+    def __init__(self, *last: tuple[Stream, str]) -> None:
+        super().__init__()
+        self._last, self._watching = last, False
+
+    async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
+        if not self._watching:
+            self._watching = True
+            await super().open(command, half_close=half_close, size=size)
+            asyncio.get_running_loop().call_later(1.0, self._end)
+            return self
+        watcher = Scripted()
+        watcher.mark = self.mark
+        watcher.say("stderr", "R", "D")
+        return watcher
+
+    def _end(self) -> None:
+        for stream, word in self._last:
+            if word == "output":
+                self.messages.put_nowait(Output(stream, b"output"))
+            else:
+                self.say(stream, word)
+
+    async def send(self, data: bytes) -> bool:
+        return True
+
+    async def close(self) -> None:
+        self.messages.put_nowait(None)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_command_that_ends_when_its_watcher_is_asked_is_not_lost(
+    ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atlctl.backends.guarded.execution.LAST_WORDS_SECONDS", 2.0)
+    words: list[tuple[Stream, str]] = [("stdout", "output"), ("stderr", "X 7"), ("stdout", "E")]
+
+    async def main() -> list[Event]:
+        place = Watched(*words if ended else ())
+        execution = GuardedExecutor(lambda _: place).run(WORKER, ExecRequest(Argv(("cat",)), stdin=True))
+        return [event async for event in execution]
+
+    *_, last = events = asyncio.run(asyncio.wait_for(main(), 100))
+    if ended:
+        assert Output("stdout", b"output") in events
+        assert isinstance(last, Exited)
+        assert last.exit_code == 7
+    else:
+        assert isinstance(last, Lost)
+        assert "was killed" in last.reason
