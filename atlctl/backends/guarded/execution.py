@@ -591,6 +591,8 @@ class GuardedExecution:
         """The Status of a command whose wrapper said nothing of its end."""
         if self._request.tty is not None:
             return outcome  # there it never does: the command has taken its place
+        if self._killed:
+            return self._without_status()
         if outcome.exit_code == 128 + SIGKILL:
             return Lost(
                 Message("the shell that ran the command was killed, maybe with its container: output may be incomplete")

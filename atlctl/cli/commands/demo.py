@@ -21,7 +21,7 @@ import typer
 
 from atlctl.cli import say
 from atlctl.cli.installing import install_line
-from atlctl.cli.runtime import context, undisturbed
+from atlctl.cli.runtime import context, run_async, undisturbed
 from atlctl.cli.target import BACKEND_VARIABLE, local
 from atlctl.i18n import Message, translated
 from atlctl.jobs.errors import AtlctlError, TimedOut
@@ -47,16 +47,18 @@ _PROGRAM = (sys.executable, "-P", "-m", "atlctl")
 
 
 EXAMPLES = Message("atlctl demo")
+#: Seconds, after a signal, to stop a job with its grace and to remove it on a loaded machine.
+_CLEANUP = 60.0
 
 
-async def command(
+def command(
     keep: Annotated[bool, typer.Option("--keep", help=Message("keep the job for your own tries"))] = False,
 ) -> int:
     if importlib.util.find_spec("torch") is None:
         raise AtlctlError(
             Message("the demo trains with PyTorch, which is not installed beside atlctl"), install_line("torch")
         )
-    return await _Demo(keep).run()
+    return run_async(lambda: _Demo(keep).run(), cleanup=_CLEANUP)
 
 
 class _Demo:

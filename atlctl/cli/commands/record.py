@@ -36,7 +36,7 @@ EXAMPLES = Message(
 atlctl record train-7
 atlctl record train-7 --out /shared/train-7 --keep-mib 256
 atlctl record train-7 --notify team
-atlctl record train-7 --on-failure 'echo "$ATLCTL_FAILED_WORKERS" >> failed.txt'"""
+atlctl record train-7 --on-failure 'date >> failures.txt'"""
 )
 
 
