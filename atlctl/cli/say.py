@@ -138,6 +138,12 @@ def _stderr(text: str) -> None:
     context().writer.put("stderr", f"{text}\n".encode(errors="backslashreplace"))
 
 
+def reads_stdin() -> None:
+    """On a terminal: a note on the wait for input."""
+    if os.isatty(0):
+        note(Message("reading standard input; Ctrl-D ends it"))
+
+
 def out(text: str) -> None:
     """Text that ends in its newline, on stdout. Already safe to show."""
     context().writer.put("stdout", text.encode(errors="backslashreplace"))

@@ -52,8 +52,8 @@ _OF_NETWORK = ("mesh", "throughput", "pairs")
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The options of `atlctl run`; times in seconds. `root`: the folder on shared storage. `key`: the job's secret if
-    there is no folder. `items`: the checks, None for those of the quick tier, "none" for none. `notify`: whom to send
-    causes, as in `atlctl notify`. `pod`: options that name the pod of this process, if its cluster can be asked."""
+    there is no folder. `items`: the checks, None for those of the quick tier, "none" for none. `notify`: NAME of
+    `atlctl notify`. `pod`: options that name the pod of this process, if its cluster can be asked."""
 
     root: str | None = None
     key: bytes | None = field(default=None, repr=False)

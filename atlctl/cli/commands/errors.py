@@ -26,7 +26,7 @@ _BEHIND = 5
 EXAMPLES = Message(
     """\
 atlctl errors train-7
-atlctl errors train-7 --exit-code || notify          # exit code 1 if a failure was found
+atlctl errors train-7 --exit-code || echo failed     # exit code 1 if a failure was found
 atlctl errors train-7 --log-path '/logs/*.log'       # also files inside the workers
 atlctl errors train-7 --attempt 1                    # why it failed before 'atlctl rerun'
 atlctl errors --from saved/                          # saved logs: WORKER.log, error files

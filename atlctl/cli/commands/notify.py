@@ -51,6 +51,7 @@ def command(
                 Message("URL {number} of {key} is not one of apprise", number=number, key=f"notify.{name}"),
                 Message("see {url}", url="https://appriseit.com/services"),
             )
+    say.reads_stdin()
     text = redact_text(sys.stdin.buffer.read(_READ).decode("utf-8", "replace")).strip()
     if not text:
         raise UsageError(Message("standard input is empty: nothing to send"))

@@ -105,8 +105,8 @@ def tell_saved(
     from atlctl.recording.read import STDIN
     from atlctl.render.jsonout import error_data
 
-    if STDIN in paths and os.isatty(0):
-        say.note(Message("reading standard input; Ctrl-D ends it"))
+    if STDIN in paths:
+        say.reads_stdin()
     # Hardly any fact is garbage: to look for cycles among them again and again takes a seventh of the time.
     gc.set_threshold(200_000, 20, 100)
     own = own_signatures()
