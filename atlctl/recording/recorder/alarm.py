@@ -86,8 +86,9 @@ class Said(Protocol):
 
 
 #: Programs of `notify`.
-_SEND = 'printf %s "$TEXT" | "$PYTHON" -P -m atlctl notify "$NAME" --title="$TITLE"'
-_SEND_CAUSE = f'TEXT=$("$PYTHON" -P -m atlctl errors --from "$ATLCTL_RECORDING" --color never); {_SEND}'
+_SEND = '"$PYTHON" -P -m atlctl notify "$NAME" --title="$TITLE"'
+_SEND_CAUSE = f'"$PYTHON" -P -m atlctl errors --from "$ATLCTL_RECORDING" --color never | {_SEND}'
+_SEND_TEXT = f'printf %s "$TEXT" | {_SEND}'
 
 
 class Alarm:
@@ -224,7 +225,7 @@ class Alarm:
         """Warns that the training has become slow."""
         self._said.warning(text)
         if self._notify:
-            self._spawn(self._run("notify", _SEND, "", (), text))
+            self._spawn(self._run("notify", _SEND_TEXT, "", (), text))
 
     async def _run(
         self, name: str, command: str, names: str, fetching: Collection[asyncio.Task[None]], text: str = ""
