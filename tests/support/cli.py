@@ -84,7 +84,8 @@ def _forks(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
 
 
 def _environment(extra: Mapping[str, str | None] | None) -> dict[str, str]:
-    merged = {**os.environ, **(extra or {})}
+    # A test's name may hold the secret that the test looks for.
+    merged = {**os.environ, "PYTEST_CURRENT_TEST": None, **(extra or {})}
     return {name: value for name, value in merged.items() if value is not None}
 
 
