@@ -29,6 +29,7 @@ from atlctl.jobs.statedir import write_all
 if TYPE_CHECKING:
     import asyncio
 
+    from atlctl.backends.hosts.ssh import SshBackend
     from atlctl.render.status import StatusLine
     from atlctl.render.streams import Streams
     from atlctl.render.writer import Writer
@@ -87,6 +88,8 @@ class Context:
     on_second: Callable[[], None] | None = None
     #: Closes resources of the command before its event loop ends.
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    #: The hosts backend for workers that `atlctl run` wraps in a job of another backend, made when it is first needed.
+    wrappers: SshBackend | None = None
 
     def __post_init__(self) -> None:
         self._stop: Callable[[int], None] | None = None

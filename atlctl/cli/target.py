@@ -392,9 +392,16 @@ async def with_wrappers(source: Backend, job: Job) -> tuple[Backend, Job]:
     record = hosts.wrappers_of(job.name)
     if record is None:
         return source, job
-    wrapped = hosts.backend(None, around=False)
-    context().closers.append(wrapped.aclose)
-    return wrapped, await wrapped.launched(record)
+    asked = context()
+    if asked.wrappers is None:
+        asked.wrappers = wrapped = hosts.backend(None, around=False)
+
+        async def close() -> None:
+            asked.wrappers = None
+            await wrapped.aclose()
+
+        asked.closers.append(close)
+    return asked.wrappers, await asked.wrappers.launched(record)
 
 
 async def with_attempt(source: Backend, job: Job, number: int) -> tuple[Backend, Job, int | None]:

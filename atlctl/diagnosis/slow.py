@@ -440,8 +440,8 @@ def _pressed(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Ex
     def faults(rank: RankPace) -> float:
         return (rank.watched.major_faults or 0) / max(rank.seconds, 1.0)
 
-    share = pressed(reports[pace.worker], "memory")
-    usual = median([pressed(reports[other.worker], "memory") for other in others] or [0.0])
+    share = short_of_memory(reports[pace.worker])
+    usual = median([short_of_memory(reports[other.worker]) for other in others] or [0.0])
     many = faults(pace) >= _FAULTS and faults(pace) >= _TIMES * median([faults(other) for other in others] or [0.0])
     if not many and (share < _PRESSED or share < _TIMES * usual):
         return None
@@ -453,10 +453,10 @@ def _pressed(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Ex
     return Explained(CauseClass.MEMORY, Message("it is short of memory"), (Witness(WitnessKind.COUNTERS, text),))
 
 
-def pressed(report: StackReport, what: str) -> float:
-    """The share of the window in which all tasks waited for `what`."""
+def short_of_memory(report: StackReport) -> float:
+    """The share of the window in which all tasks waited for memory."""
     watched = report.watched
-    return watched.pressure.get(what, {}).get("full", 0.0) / max(watched.seconds, 1.0) if watched else 0.0
+    return watched.pressure.get("memory", {}).get("full", 0.0) / max(watched.seconds, 1.0) if watched else 0.0
 
 
 def _queued(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Explained | None:

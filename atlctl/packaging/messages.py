@@ -54,8 +54,8 @@ def _literal(arguments: list[ast.expr], place: int | None) -> str:
     return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else ""
 
 
-def po_path(locale: str, package: Path = PACKAGE) -> Path:
-    return package / "locale" / locale / "LC_MESSAGES" / "atlctl.po"
+def po_path(locale: str) -> Path:
+    return PACKAGE / "locale" / locale / "LC_MESSAGES" / "atlctl.po"
 
 
 def read(locale: str) -> dict[Key, str]:

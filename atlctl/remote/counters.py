@@ -42,14 +42,13 @@ _HEAD, _MESSAGE = struct.Struct("=IHHII"), struct.Struct(">BBBBHH16s16s")
 _INODE, _ATTRIBUTES = 68, 72
 #: Offsets and kinds of fields in the kernel's `tcp_info`; it only grows at its end. Times in microseconds.
 _TCP = {
-    "lost_now": ("I", 32), "rtt": ("I", 68), "retransmitted": ("I", 100), "acked": ("Q", 120), "received": ("Q", 128),
-    "sent_segments": ("I", 156), "busy": ("Q", 168), "receiver_limited": ("Q", 176), "buffer_limited": ("Q", 184),
+    "retransmitted": ("I", 100), "acked": ("Q", 120), "sent_segments": ("I", 156), "busy": ("Q", 168),
 }  # fmt: skip
 _ANSWER, _DIAG_SECONDS = 64 << 20, 2.0
 _NEWNET = 0x40000000
 
 #: Fields of nvidia-smi in addition to those of `gpus`, and seconds between two queries and for one.
-GPU_FIELDS = (*FIELDS, "clocks.sm", "clocks.max.sm", "ecc.errors.corrected.volatile.total")
+GPU_FIELDS = (*FIELDS, "clocks.sm", "ecc.errors.corrected.volatile.total")
 _BETWEEN, _QUERY = 1.5, 5.0
 
 
@@ -204,13 +203,13 @@ def _connection(body: bytes) -> Found | None:
 
 
 def grown(before: list[Found], after: list[Found]) -> list[Found]:
-    """The counters of connections that existed both times, as differences; `rtt` and `lost_now` as they are."""
+    """The counters of connections that existed both times, as differences."""
     older = {_ends(item): item for item in before}
     found = []
     for item in after:
         old = older.get(_ends(item))
         if old is not None:
-            counted = [name for name in _TCP if name not in ("rtt", "lost_now") and name in item and name in old]
+            counted = [name for name in _TCP if name in item and name in old]
             found.append(dict(item, **{name: item[name] - old[name] for name in counted}))
     return found
 

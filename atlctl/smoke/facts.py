@@ -344,8 +344,17 @@ def _addresses(told: Any) -> list[str]:
 
 
 def first_worker(facts: Mapping[str, Facts]) -> str | None:
-    """The worker of rank 0, whose address MASTER_ADDR should be. None if unknown: any worker may be an endpoint."""
+    """The worker of rank 0, whose address MASTER_ADDR should be. A rendezvous endpoint may be on any worker: on the one
+    that most workers find at its name. None if unknown."""
     first = [n for n, fact in facts.items() if _rank(fact) == "0" and "PET_RDZV_ENDPOINT" not in fact["place"]]
+    if not first:
+        found = Counter(
+            name
+            for told in facts.values()
+            for name, fact in facts.items()
+            if not _own(fact).isdisjoint(_addresses(told.get("master")))
+        )
+        first = [name for name, count in found.items() if 2 * count > len(facts)]
     return first[0] if len(first) == 1 else None
 
 

@@ -280,7 +280,7 @@ class Smoke:
                 await session.roll_call(_AGAIN * self._options.patience)
                 whole = True
             self._confirm(session.living(), silent, sure=whole or time.monotonic() - begun >= self._patience)
-        self._rejudge("roll-call")
+        self._judge_roll_call()
 
     def _confirm(self, answered: Sequence[str], silent: Mapping[str, str], *, sure: bool) -> None:
         """Judge the missing workers by the second try. `sure`: those without an answer had enough time."""
@@ -312,13 +312,13 @@ class Smoke:
             finding = Finding("roll-call", severity, Culprit("worker", name), text, True, _ADVICE_LOST)
             self.report.findings.append(finding)
             self.report.workers[name]["lost"] = why
-        self._rejudge("roll-call")
+        self._judge_roll_call()
 
-    def _rejudge(self, name: str) -> None:
-        """Update a check's verdict after later findings."""
+    def _judge_roll_call(self) -> None:
+        """Update its verdict after later findings."""
         for at, check in enumerate(self.report.checks):
-            if check.name == name:
-                self.report.checks[at] = replace(check, verdict=self.report.verdict_of(name, check.verdict))
+            if check.name == "roll-call":
+                self.report.checks[at] = replace(check, verdict=self.report.verdict_of(check.name, check.verdict))
 
     # The checks
 

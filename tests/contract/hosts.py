@@ -81,6 +81,7 @@ class HostsWorld:
     def __init__(self, site: Hosts, home: Path) -> None:
         self._site = site
         self._home = home
+        self._lost = False
         folder = home / ".ssh"
         folder.mkdir(mode=0o700)
         shutil.copy(site.key, folder / "id_ed25519")
@@ -118,6 +119,7 @@ class HostsWorld:
         os.kill(pid, signal.SIGKILL)
 
     def lose(self, job: Job) -> None:
+        self._lost = True
         self._site.server.kill_all()
         assert proc.wait_until(self._site.clear)
 
@@ -131,7 +133,8 @@ class HostsWorld:
 
     def close(self) -> None:
         assert proc.wait_until(self._site.clear)
-        self._site.restart()
+        if self._lost:
+            self._site.restart()
         shutil.rmtree(self._site.state, ignore_errors=True)
         for record in records.load_all()[0]:
             records.forget(record)

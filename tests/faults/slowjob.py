@@ -254,9 +254,9 @@ _NVIDIA_SMI = """\
 #!/bin/sh
 read kind slow <{folder}/kind
 if [ "$kind $ATLCTL_WORKER" = "gpu worker-$slow" ]; then
-  echo "0, GPU-1, NVIDIA H100, 97, 30000, 81559, 310, 92, 0, 840, 1980, 0, 0x40"
+  echo "0, GPU-1, NVIDIA H100, 97, 30000, 81559, 310, 92, 0, 840, 0, 0x40"
 else
-  echo "0, GPU-1, NVIDIA H100, 95, 30000, 81559, 320, 61, 0, 1935, 1980, 0, 0x0"
+  echo "0, GPU-1, NVIDIA H100, 95, 30000, 81559, 320, 61, 0, 1935, 0, 0x0"
 fi
 """
 

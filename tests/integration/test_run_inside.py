@@ -43,7 +43,9 @@ def test_in_a_local_job(jobs: Registry) -> None:
     assert proc.wait_until(lambda: jobs.cli("logs", "own").stdout.count(b" is kept: ") == 2, 60, 0.2)
 
     assert jobs.cli("jobs", "-o", "name").stdout == b"own\n"
-    assert all(worker["step"] > 20 for worker in jobs.data("ps", "own")["workers"])
+    kept = jobs.data("ps", "own")
+    assert [(worker["state"], worker["step"] > 20) for worker in kept["workers"]] == [("Held", True)] * 2
+    assert (kept["job"]["state"], kept["job"]["reason"]) == ("Held", "worker-[0-1] held")
     found = jobs.data("errors", "own")
     assert found["job"] == "own"
     assert "ValueError: a bad batch" in json.dumps(found), (found, jobs.cli("logs", "own").stdout)
@@ -68,6 +70,19 @@ def test_let_go_by_the_name_of_its_owner(jobs: Registry) -> None:
     assert proc.wait_until(lambda: b" is kept: " in jobs.cli("logs", "own").stdout, 60, 0.2)
     assert jobs.cli("release", "own").stderr == b"released: worker-0\n"
     jobs.until("own", "Failed")
+
+
+def test_ended_and_kept_by_the_name_of_its_owner(jobs: Registry) -> None:
+    jobs.start("own", 2, *RUN, "--dir", str(jobs.home / "shared"), "--", "sleep", "871")
+    assert proc.wait_until(lambda: len([*(jobs.state / "run").glob("*/*.json")]) == 2, 60, 0.1)
+    stopped = jobs.cli("stop", "own", "--keep", "--yes")
+    assert stopped.code == 0, stopped
+    kept = jobs.data("ps", "own")["workers"]
+    assert [worker["state"] for worker in kept] == ["Debugging", "Debugging"]
+    assert jobs.data("ps", "own")["job"]["state"] == "Debugging"
+    assert jobs.cli("rerun", "own", "--yes").code == 0
+    assert proc.wait_until(lambda: len(jobs.commands("sleep 871")) == 2, 60, 0.1)
+    assert jobs.cli("stop", "own", "--yes").code == 0
 
 
 @pytest.fixture

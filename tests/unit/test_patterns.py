@@ -56,7 +56,7 @@ LITTLE, SHARE = 0.02, 10e-6
 #: A pattern and a text that take NOMINAL CPU seconds on such a machine.
 FLOOR, NOMINAL = (re.compile(r"(?:(?!x).){1,200}+y"), "ab" * 4096), 0.05
 #: If a size takes less than these seconds, larger ones need no check.
-QUICK = {SIZES[1]: 0.0003, SIZES[2]: 0.01}
+QUICK = {SIZES[1]: 0.0003, SIZES[2]: 0.03}
 
 
 @dataclass(frozen=True)

@@ -46,13 +46,13 @@ class HostList:
         )
 
 
-def of_file(path: str, include: str = "", exclude: str = "") -> HostList:
+def of_file(path: str) -> HostList:
     """The hosts of a hostfile, named after it. Raises UsageError."""
     found = _read(path)
     piped = path.startswith("/dev/")
     stem = "" if piped else _NO_NAME.sub("-", os.path.basename(path)).strip("-._")[:MAX_JOB_NAME]
     stem = stem or "hosts"
-    return HostList(stem, pick(found.hosts, include, exclude), path, found.remarks)
+    return HostList(stem, found.hosts, path, found.remarks)
 
 
 def of_config(name: str, setting: SshJob) -> HostList:

@@ -78,7 +78,7 @@ async def command(
     from atlctl.backends.base import StopRequest
     from atlctl.cli.patience import within
     from atlctl.cli.prompt import confirm
-    from atlctl.cli.target import backend, choose, find_job, stated
+    from atlctl.cli.target import backend, choose, find_job, stated, with_wrappers
 
     if out is not None and no_save:
         raise UsageError(Message("--out and --no-save exclude each other"), LEAVE_ONE_OUT)
@@ -86,6 +86,8 @@ async def command(
     source = backend(argument, option)
     async with within(timeout):
         job = await find_job(source, argument, option, reads_only=False, plan=True)
+        if request.keep:
+            source, job = await with_wrappers(source, job)
         workers = job.workers if selection.empty else await choose(source, job, selection, irreversible=True)
         with say.doing(Message("planning the stop of job {job}", job=job.name)):
             plan = await source.plan_stop(job, workers, request)

@@ -1,4 +1,5 @@
-"""Detect Held workers, which a platform does not report: the training has failed according to their logs.
+"""Detect Held workers, which a platform does not report: `atlctl run` keeps them, or their logs say that the training
+has failed.
 
 A launch script may sleep after its trainer's end and then exit with 0. Local jobs note that themselves; elsewhere the
 last lines of the logs are read.
@@ -7,6 +8,8 @@ last lines of the logs are read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,10 +29,12 @@ _LINES = 200
 
 
 async def look(source: Backend, job: Job) -> Job:
-    """`job` with its Held workers, and with a reason for workers that exited with 0 but did not succeed.
+    """`job` with its Held workers, those that a user debugs, and with a reason for workers that exited with 0 but did
+    not succeed.
 
     If more than `MOST` workers may be affected, their logs are not read, and a note says so.
     """
+    job = await _kept(source, job)
     if source.name != "kubernetes":
         return job
     asked = [worker for worker in job.workers if worker.state in (State.RUNNING, State.SUCCEEDED)]
@@ -46,15 +51,40 @@ async def look(source: Backend, job: Job) -> Job:
     failed = {worker.name for worker, answer in zip(asked, answers, strict=True) if answer}
     if not failed:
         return job
-    workers = tuple(_told(worker) if worker.name in failed else worker for worker in job.workers)
+    return _seen(job, [_told(worker) if worker.name in failed else worker for worker in job.workers])
+
+
+async def _kept(source: Backend, job: Job) -> Job:
+    """`job` with the states of the workers that `atlctl run` keeps, as far as it wraps them and answers."""
+    from atlctl.cli.target import with_wrappers
+
+    kept: dict[int, Worker] = {}
+    with contextlib.suppress(AtlctlError):
+        wrapped, found = await with_wrappers(source, job)
+        if wrapped is not source:
+            kept = {worker.index: worker for worker in found.workers if worker.state in (State.HELD, State.DEBUGGING)}
+    if not kept:
+        return job
+    workers = [
+        replace(worker, state=kept[worker.index].state, reason=kept[worker.index].reason)
+        if worker.index in kept and worker.state is State.RUNNING
+        else worker
+        for worker in job.workers
+    ]
+    return _seen(job, workers)
+
+
+def _seen(job: Job, workers: Sequence[Worker]) -> Job:
+    """`job` with these workers, and in the state that follows if some of them are held or debugged."""
     held = [worker.name for worker in workers if worker.state is State.HELD]
-    if held and job.state is State.RUNNING:
+    job = replace(job, workers=tuple(workers))
+    if job.state is not State.RUNNING:
+        return job
+    if held:
         from atlctl.jobs.naming import fold_names
 
-        return replace(
-            job, workers=workers, state=State.HELD, reason=Message("{workers} held", workers=fold_names(held))
-        )
-    return replace(job, workers=workers)
+        return replace(job, state=State.HELD, reason=Message("{workers} held", workers=fold_names(held)))
+    return replace(job, state=State.DEBUGGING) if any(w.state is State.DEBUGGING for w in workers) else job
 
 
 def _told(worker: Worker) -> Worker:

@@ -16,7 +16,7 @@ from atlctl.diagnosis.cause import desync
 from atlctl.diagnosis.cause.initiators import find_initiators
 from atlctl.diagnosis.cause.launchers import find_loose, find_rendezvous, find_signals, reported_deaths
 from atlctl.diagnosis.cause.missing import find_missing
-from atlctl.diagnosis.cause.rounds import JudgedJob, Round, build, proofs, traceback_in
+from atlctl.diagnosis.cause.rounds import JudgedJob, Round, build, proofs, raised_in
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.evidence import JobEvidence
 from atlctl.diagnosis.failures import Failure, Part
@@ -309,13 +309,10 @@ def _ended_silently(job: JudgedJob, worker: WorkerRounds) -> Cause:
         return replace(_cause(job, name, found.category, text, sure), signal=signal)
     if code == 1 and (trace := _last_exception(worker)) is not None:
         raised = trace.chain[0]
-        proof = Proof(name, raised.line_no, raised.message)
+        proof, category = Proof(name, raised.line_no, raised.message), job.category(raised.message)
         why = Message("the last exception in its log; the lines behind it may be older")
-        cause = job.worker_cause(
-            name, job.category(raised.message), raised.message, Confidence.LIKELY, why, extra=[proof]
-        )
-        shown = traceback_in(trace.chain, raised, proof)
-        return replace(cause, exception=raised.exception, frame=raised.frame, traceback=shown)
+        cause = job.worker_cause(name, category, raised.message, Confidence.LIKELY, why, extra=[proof])
+        return raised_in(cause, trace, proof)
     category = "explicit_exit" if code not in (None, 1) else "unknown_python_exit"
     text = Message("{worker} is {state}, and its log names no failure", worker=name, state=worker.evidence.state)
     if code:

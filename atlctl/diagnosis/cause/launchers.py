@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from atlctl.diagnosis.cause.initiators import UNALIGNED, UNFINISHED, others_lost
-from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, traceback_in, universe
+from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, raised_in, universe
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.failures import Part, Strength
 from atlctl.diagnosis.joining import AgentEnd, WorkerRounds
@@ -332,18 +332,15 @@ def find_loose(this: Round) -> Diagnosis | None:
             cause = Cause(None, category, first.message, Confidence.LIKELY, _UNRESOLVED, proofs=(proof,))
             return Diagnosis(Verdict.JOB, (cause,))
         if consequence_of(first.text) is None:
-            made = _candidate(name, category, first.message, first.line_no, first.exception)
-            proof = Proof(name, trace.line_no, first.message)
-            candidates.append(replace(made, frame=first.frame, traceback=traceback_in(trace.chain, first, proof)))
+            made = _candidate(name, category, first.message, first.line_no)
+            candidates.append(raised_in(made, trace, Proof(name, trace.line_no, first.message)))
     refused = next(((name, hit) for name, hit in located if "refused" in hit.text), None)
     if refused is not None and all("NCCL" in cause.message for cause in candidates):
         return _peer(this, *refused)
     everywhere = _told_by_most(this, raw) or (None if candidates else _same_everywhere(this, roots))
     if everywhere is not None:
         return everywhere
-    candidates += [
-        _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None) for name, hit in roots[:8]
-    ]
+    candidates += [_candidate(name, hit.match.signature.category, hit.text, hit.line_no) for name, hit in roots[:8]]
     if len(job.workers) == 1 and candidates and {cause.exception for cause in candidates} == {"KeyboardInterrupt"}:
         interrupted = Message("the program was interrupted (Ctrl-C)")
         cause = replace(candidates[-1], worker=None, confidence=Confidence.LIKELY, why=interrupted, signal="SIGINT")
@@ -358,7 +355,7 @@ def find_loose(this: Round) -> Diagnosis | None:
         return own
     if not candidates:
         candidates = [
-            _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None)
+            _candidate(name, hit.match.signature.category, hit.text, hit.line_no)
             for name, hit in hits[:8]
             if (why := consequence_of(hit.text)) and why.sort in (Sort.WAITED, Sort.LEFT, Sort.STORE_WAITED)
         ]
@@ -438,7 +435,7 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
         told = [*((hit.line_no, hit.text) for hit in log.hits if hit.match.death)]
         told += [(trace.last.line_no, trace.last.message) for trace in log.traces]
         found += [
-            _candidate(name, match.signature.category, text, line_no, None)
+            _candidate(name, match.signature.category, text, line_no)
             for line_no, text in sorted(told)
             if line_no > first and (match := job.matcher.match(text)) is not None and match.death
         ]
@@ -446,7 +443,7 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
         late = max(first, log.last_activity)
         for item in log.unfinished:
             if item.line_no > late:
-                cause = _candidate(name, "unknown", str(item.frame or ""), item.line_no, None)
+                cause = _candidate(name, "unknown", str(item.frame or ""), item.line_no)
                 found.append(replace(cause, why=UNFINISHED, frame=item.frame))
         for trace in log.traces:
             own = not trace.agent and consequence_of(trace.last.text) is None
@@ -456,12 +453,12 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
                 found.append(replace(cause, rank=trace.origin.rank, why=_OF_A_THREAD) if trace.thread else cause)
         for note in log.notes if not found else ():
             if note.launcher and note.line_no > late and note.kind in ENDINGS:
-                found.append(_candidate(name, "unknown", note.text, note.line_no, None))
+                found.append(_candidate(name, "unknown", note.text, note.line_no))
     for worker in job.workers if not found else ():
         log = worker.evidence.log or LogFacts()
         if log.cut and not log.last_activity:
             # Only the end of a report is left.
-            cause = _candidate(worker.worker, "unknown", log.last_text, log.last_line, None)
+            cause = _candidate(worker.worker, "unknown", log.last_text, log.last_line)
             found.append(replace(cause, why=CUT_OFF))
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(found[-_MAX_DEATHS:])) if found else None
 
@@ -493,13 +490,7 @@ def _told_by_most(this: Round, raw: Sequence[WorkerRounds]) -> Diagnosis | None:
     sure = Confidence.CERTAIN if len(found) == world and job.whole else Confidence.LIKELY
     (proof, first), text = found[0], found[0][0].text
     cause = Cause(None, job.category(text), text, sure, why, proofs=proofs)
-    if first is not None:
-        raised = first.chain[0]
-        cause = replace(
-            cause, exception=raised.exception, frame=raised.frame,
-            traceback=traceback_in(first.chain, raised, proof),
-        )  # fmt: skip
-    return Diagnosis(Verdict.JOB, (cause,))
+    return Diagnosis(Verdict.JOB, (cause if first is None else raised_in(cause, first, proof),))
 
 
 def _same_everywhere(this: Round, roots: list[tuple[str, SignatureHit]]) -> Diagnosis | None:
@@ -546,7 +537,7 @@ def _ends(job: JudgedJob, worker: str, trace: Trace) -> bool:
     return log.last_line - trace.last.line_no <= _END and log.last_activity < trace.line_no
 
 
-def _candidate(worker: str, category: str, message: str, line_no: int, exception: str | None) -> Cause:
+def _candidate(worker: str, category: str, message: str, line_no: int, exception: str | None = None) -> Cause:
     why = Message("the line does not say which process printed it")
     return Cause(worker, category, message, Confidence.GUESS, why, exception=exception,
                  proofs=(Proof(worker, line_no, message),))  # fmt: skip

@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ from atlctl.diagnosis.logline import Origin, When
 from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import Cause, Confidence, GpuIdentity, Proof, Traceback
 from atlctl.diagnosis.signatures import Matcher
-from atlctl.diagnosis.tracebacks import Frame, Raised, exception_name, innermost_own, read_frame
+from atlctl.diagnosis.tracebacks import Frame, Raised, Trace, exception_name, innermost_own, read_frame
 from atlctl.i18n import Message
 
 CUT_OFF = Message("lines of its log are missing, perhaps with the first failure")
@@ -302,10 +302,10 @@ def traceback_of(failure: Failure) -> Traceback | None:
         proof = Proof(failure.worker, None, raised.message, process.record_path)
     else:
         proof = Proof(failure.worker, raised.line_no, raised.message)
-    return traceback_in(chain, raised, proof)
+    return _traceback_in(chain, raised, proof)
 
 
-def traceback_in(chain: Sequence[Raised], raised: Raised, proof: Proof) -> Traceback | None:
+def _traceback_in(chain: Sequence[Raised], raised: Raised, proof: Proof) -> Traceback | None:
     """The traceback of an exception of a chain; None if its frames are not known."""
     if not raised.frames:
         return None
@@ -314,6 +314,13 @@ def traceback_in(chain: Sequence[Raised], raised: Raised, proof: Proof) -> Trace
     return Traceback(
         raised.frames, raised.omitted, exception_name(message) or raised.exception, message, earlier, proof
     )
+
+
+def raised_in(cause: Cause, trace: Trace, proof: Proof) -> Cause:
+    """`cause` with the exception of a traceback, its line of code and its lines."""
+    raised = trace.chain[0]
+    shown = _traceback_in(trace.chain, raised, proof)
+    return replace(cause, exception=raised.exception, frame=raised.frame, traceback=shown)
 
 
 def crash_stack(lines: Sequence[Proof]) -> Traceback | None:

@@ -129,19 +129,18 @@ class Mount:
         if self._folder < 0:
             _step("open")
             self._folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        begun, waited, bytes_read = time.monotonic(), proc.waited("self"), 0
+        waited, bytes_read = proc.waited("self"), 0
         for index, size in request["files"]:
             _step("read")
             whole = index == request.get("whole")
             started = time.monotonic()
             seen[str(index)] = self._compare(index, size, whole)
             if whole and seen[str(index)] == "same":
-                begun, bytes_read = started, size
+                bytes_read = size
                 read_s = time.monotonic() - started
         told: dict[str, Any] = {"seen": seen, "starved_s": round(proc.waited_since("self", waited), 4)}
         if bytes_read:
             told.update(read_s=round(read_s, 4), read=bytes_read)
-        told["look_s"] = round(time.monotonic() - begun, 4)
         return told
 
     def clean(self, request: dict[str, Any], quiet: bool = False) -> dict[str, Any]:

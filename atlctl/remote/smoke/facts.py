@@ -333,25 +333,21 @@ def tell_ports(argument: dict[str, Any]) -> None:
 
 
 def ports(root: str = "") -> list[dict[str, Any]]:
-    """Each port: `device`, `port`, `state`, `rate`, `layer`, the number of `gids` and their `types`, and more."""
+    """Each port: `device`, `port`, `state`, `rate`, `layer`, the number of `gids`."""
     found = []
     for device in proc.names(root + _INFINIBAND):
-        top = f"{root}{_INFINIBAND}/{device}"
-        for port in proc.names(top + "/ports"):
-            folder = f"{top}/ports/{port}"
-            used = [n for n in proc.names(folder + "/gids")[:_GIDS] if _used(proc.text(f"{folder}/gids/{n}", 64))]
-            types = {proc.text(f"{folder}/gid_attrs/types/{n}", 64) for n in used}
+        ports = f"{root}{_INFINIBAND}/{device}/ports"
+        for port in proc.names(ports):
+            folder = f"{ports}/{port}"
+            gids = proc.names(folder + "/gids")[:_GIDS]
             found.append(
                 {
                     "device": device,
                     "port": port,
                     "state": proc.text(folder + "/state", 64).rpartition(":")[2].strip(),
-                    "physical": proc.text(folder + "/phys_state", 64).rpartition(":")[2].strip(),
                     "rate": proc.text(folder + "/rate", 64),
                     "layer": proc.text(folder + "/link_layer", 64),
-                    "gids": len(used),
-                    "types": sorted(types - {""}),
-                    "firmware": proc.text(top + "/fw_ver", 64),
+                    "gids": sum(_used(proc.text(f"{folder}/gids/{gid}", 64)) for gid in gids),
                 }
             )
     return found

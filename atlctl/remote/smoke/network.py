@@ -123,7 +123,7 @@ class _Call:
         self.stage = "connect"
         self.out, self.got = memoryview(hello), bytearray()
         self.events = selectors.EVENT_WRITE
-        self.connect = self.rtt = self.sent = 0.0
+        self.rtt = self.sent = 0.0
         self.again = 0
         self.result: dict[str, Any] | None = None
         self.begun = self.moved = time.monotonic()
@@ -140,7 +140,7 @@ class _Call:
             code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
-            self.connect, self.stage = time.monotonic() - self.begun, "hello"
+            self.stage = "hello"
             self.again = _tcp(self.sock)["again"]
         if events & selectors.EVENT_READ:
             data = self.sock.recv(_READ)
@@ -196,8 +196,8 @@ class _Call:
         return self._end(kind, _nothing(time.monotonic() - self.moved))
 
     def told(self) -> dict[str, Any]:
-        times = {"connect_ms": round(self.connect * 1e3, 3), "rtt_ms": round(self.rtt * 1e3, 3)}
-        return dict(self.result or {}, again=self.again, **{name: value for name, value in times.items() if value})
+        measured = {"rtt_ms": round(self.rtt * 1e3, 3)} if self.rtt else {}
+        return dict(self.result or {}, again=self.again, **measured)
 
 
 def _nothing(seconds: float) -> Sentence:
@@ -414,8 +414,6 @@ def _push(sock: socket.socket, seconds: float, singly: float) -> dict[str, Any]:
         "singly": min(alone, arrived) // len(piece),
         "again": after["again"] - before["again"],
         "needless": after["needless"] - before["needless"],
-        "rtt_us": after["rtt_us"],
-        "rttmin_us": after["rttmin_us"],
         "receiver_share": round((after["receiver_us"] - before["receiver_us"]) / max(1.0, (now - begun) * 1e6), 3),
         "cpu_share": round((time.thread_time() - cpu) / max(now - begun, 1e-6), 3),
         "waited_share": round(proc.waited_since("thread-self", waited) / max(now - begun, 1e-6), 3),
@@ -442,9 +440,7 @@ def _tcp(sock: socket.socket) -> dict[str, int]:
         return int(struct.unpack_from(form, info, at)[0]) if len(info) >= at + struct.calcsize(form) else 0
 
     return {
-        "rtt_us": word(68),
         "again": word(100),
-        "rttmin_us": word(148),
         "segments": word(156) or word(136),
         "receiver_us": word(176, "=Q"),
         "needless": word(216),

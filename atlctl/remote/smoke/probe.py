@@ -346,7 +346,6 @@ def matmul(own: Rank, name: str) -> Spec:
         "at": int((got[:96] - want).abs().max(dim=1).values.argmax()),
         "limit": TOLERANCES[name],
         "seconds": seconds,
-        "flops": 2 * side**3,
     }
 
 

@@ -317,7 +317,6 @@ def _threads(answer: list[Found]) -> list[Found]:
             "tid": thread["os_thread_id"],
             "name": thread.get("thread_name"),
             "active": thread.get("active"),
-            "gil": thread.get("owns_gil"),
             "frames": [[f["name"][:200], f["filename"][:300], f["line"]] for f in thread["frames"][:_FRAMES]],
         }
         for thread in answer[:_THREADS]

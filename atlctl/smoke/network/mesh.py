@@ -401,12 +401,11 @@ def _by_family(addresses: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The result of one call: `kind` is empty if it succeeded. Times in ms, if measured. `again`: number of SYN
+    """The result of one call: `kind` is empty if it succeeded; milliseconds, if measured. `again`: number of SYN
     retransmissions; `once`: a second call succeeded."""
 
     kind: str
     error: str = ""
-    connect_ms: float | None = None
     rtt_ms: float | None = None
     again: int = 0
     once: bool = False
@@ -429,9 +428,8 @@ def parse_calls(fields: Fields, caller: str, names: Mapping[int, str], asked: It
         kind = "" if entry["ok"] else text(entry.get("kind"), 200)
         if not entry["ok"] and kind not in _WORDS:
             return None
-        times = number(entry.get("connect_ms"), least=0), number(entry.get("rtt_ms"), least=0)
-        again = int(number(entry.get("again"), least=0) or 0)
-        calls[caller, names[index]] = Call(kind, words_of(entry.get("error"), 200), *times, again)
+        rtt, again = number(entry.get("rtt_ms"), least=0), int(number(entry.get("again"), least=0) or 0)
+        calls[caller, names[index]] = Call(kind, words_of(entry.get("error"), 200), rtt, again)
     return calls
 
 

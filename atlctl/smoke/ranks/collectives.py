@@ -430,9 +430,9 @@ async def _check_ways(run: Run, stage: OpenCheck, settled: Settled) -> None:
     """Check the transports that NCCL used. Workers with a worse transport than the others are tested twice."""
     told = ways(settled.outcome) if settled.outcome is not None else {}
     rdma = [worker for worker, facts in run.facts.items() if _has_rdma(facts)]
-    if first := judge_ways("collectives", told, rdma):
+    if first := judge_ways(told, rdma):
         again = await settle(run, "collectives", settled.members, _SECONDS["collectives"])
-        second = judge_ways("collectives", ways(again.outcome), rdma) if again.outcome is not None else []
+        second = judge_ways(ways(again.outcome), rdma) if again.outcome is not None else []
         run.find(*(finding for finding in first if finding.culprit in [one.culprit for one in second]))
     if told:
         run.report.data["nccl"] = {worker: dict(kinds) for worker, kinds in told.items()}
@@ -464,7 +464,7 @@ def ways(outcome: StageOutcome) -> dict[str, dict[str, int]]:
     return {worker: dict(kinds) for worker, kinds in found.items()}
 
 
-def judge_ways(check: str, told: Ways, rdma: Sequence[str] = ()) -> list[Finding]:
+def judge_ways(told: Ways, rdma: Sequence[str] = ()) -> list[Finding]:
     """Findings about transports. `rdma`: workers with an active RDMA port."""
     found = []
     networks = {worker: _most(kinds, "NET/") for worker, kinds in told.items()}
@@ -480,10 +480,12 @@ def judge_ways(check: str, told: Ways, rdma: Sequence[str] = ()) -> list[Finding
                     all=len(networks),
                     way=usual[4:],
                 )
-                found.append(Finding(check, Severity.WARN, Culprit("worker", worker), text, True, _ADVICE_WAYS["NET"]))
+                found.append(
+                    Finding("collectives", Severity.WARN, Culprit("worker", worker), text, True, _ADVICE_WAYS["NET"])
+                )
     elif usual == _SOCKET and many == len(networks) and set(networks) <= set(rdma):
         text = Message("NCCL uses sockets on all workers although each has an active RDMA port")
-        found.append(Finding(check, Severity.WARN, None, text, True, _ADVICE_WAYS["NET"]))
+        found.append(Finding("collectives", Severity.WARN, None, text, True, _ADVICE_WAYS["NET"]))
     inside = {worker: _most(kinds, "P2P", "SHM") for worker, kinds in told.items()}
     direct = [worker for worker, kind in inside.items() if kind == "P2P"]
     around = [worker for worker, kind in inside.items() if kind == "SHM"]
@@ -494,7 +496,9 @@ def judge_ways(check: str, told: Ways, rdma: Sequence[str] = ()) -> list[Finding
                 worker=worker,
                 n=len(direct),
             )
-            found.append(Finding(check, Severity.WARN, Culprit("worker", worker), text, True, _ADVICE_WAYS["SHM"]))
+            found.append(
+                Finding("collectives", Severity.WARN, Culprit("worker", worker), text, True, _ADVICE_WAYS["SHM"])
+            )
     return found
 
 

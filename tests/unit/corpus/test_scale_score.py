@@ -23,6 +23,7 @@ MAX_LINES = 10
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A folder of cases for each of `SEEDS`."""
     folders = []
     for seed in SEEDS:
         folder = tmp_path_factory.mktemp(f"scale{seed}")
@@ -32,14 +33,12 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
-@pytest.mark.parametrize("evidence", [Evidence(), Evidence(timestamps=True)], ids=str)
-def test_right_at_scale(rendered: list[Path], evidence: Evidence) -> None:
-    scores = [score("root cause", root_cause, folder, evidence) for folder in rendered]
-    told = "\n".join(details(item) for item in scores)
-    total = sum(len(item.results) for item in scores)
-    assert total == len(SEEDS) * len(CASES)
-    assert sum(item.count("right") for item in scores) >= MIN_RIGHT * total, told
-    assert sum(item.wrong_and_certain for item in scores) == 0, told
+@pytest.mark.parametrize(("number", "evidence"), [(0, Evidence()), (1, Evidence(timestamps=True))], ids=str)
+def test_right_at_scale(rendered: list[Path], number: int, evidence: Evidence) -> None:
+    found = score("root cause", root_cause, rendered[number], evidence)
+    assert len(found.results) == len(CASES)
+    assert found.count("right") >= MIN_RIGHT * len(CASES), details(found)
+    assert found.wrong_and_certain == 0, details(found)
 
 
 def test_the_cascade_is_folded(rendered: list[Path]) -> None:

@@ -146,7 +146,7 @@ def gpu(clock: float = 1900.0, slowed: tuple[str, ...] = (), *, corrected: int =
     """A GPU in two looks; `corrected`, `lost`: new ECC errors in the second one."""
     found = {"index": 0, "uuid": "GPU-1", "utilization.gpu": 95.0, "power.draw": 300.0, "temperature.gpu": 70.0,
              "ecc.errors.corrected.volatile.total": 400.0, "ecc.errors.uncorrected.volatile.total": 2.0,
-             "clocks.sm": clock, "clocks.max.sm": 1980.0, "slowed": list(slowed)}  # fmt: skip
+             "clocks.sm": clock, "slowed": list(slowed)}  # fmt: skip
     errors = {"ecc.errors.corrected.volatile.total": 400.0 + corrected,
               "ecc.errors.uncorrected.volatile.total": 2.0 + lost}  # fmt: skip
     return {"gpus": [[found], [found | errors]]}
@@ -216,8 +216,7 @@ def link(peer: int, rate: float = 400.0, busy: float = 0.5, again: int = 0) -> d
     """A connection to worker `peer`; `rate` in MB/s while it is busy."""
     acked = int(rate * 1e6 * busy)
     return {"inode": 1, "host": "10.0.0.9", "port": 1, "peer": f"10.0.0.{peer}", "peer_port": 2,
-            "busy": int(busy * 1e6), "acked": acked, "received": acked,
-            "retransmitted": again, "sent_segments": 10_000, "rtt": 100}  # fmt: skip
+            "busy": int(busy * 1e6), "acked": acked, "retransmitted": again, "sent_segments": 10_000}  # fmt: skip
 
 
 def ring(**slow: dict[str, Any]) -> dict[int, dict[str, Any]]:

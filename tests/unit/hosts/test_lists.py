@@ -29,7 +29,8 @@ def test_a_hostfile_is_a_job_named_after_it(tmp_path: Path) -> None:
 def test_some_of_the_hosts(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("a slots=4\nb slots=4\n")
-    assert lists.of_file(str(file), include="b:0,2").hosts == (Host("b", slots=2, devices=(0, 2)),)
+    setting = SshJob("config", hostfile=str(file), include="b:0,2")
+    assert lists.of_config("lab", setting).hosts == (Host("b", slots=2, devices=(0, 2)),)
     setting = SshJob("config", hostfile=str(file), exclude="a")
     assert [host.name for host in lists.of_config("lab", setting).hosts] == ["b"]
     assert lists.of_config("lab", SshJob("config", ("x", "me@y:2222"))).job.name == "lab"

@@ -100,8 +100,7 @@ def test_network_counts_what_a_connection_carried(family: socket.AddressFamily, 
                 ]
                 if one["acked"] == 5000:
                     break
-            assert (one["acked"], one["received"], one["retransmitted"]) == (5000, 0, 0)
-            assert one["rtt"] > 0
+            assert (one["acked"], one["retransmitted"]) == (5000, 0)
             assert "127.0.0.1" in addresses
 
 
@@ -171,7 +170,7 @@ def looked() -> counters.GpuLooks:
 
 
 def test_gpus_are_queried_again_without_an_unknown_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = "0, GPU-1, H100, 97, 1, 81559, 310.5, 92, 0, 840, 1980, 7"
+    row = "0, GPU-1, H100, 97, 1, 81559, 310.5, 92, 0, 840, 7"
     text = f'case $1 in *event_reasons*) exit 2;; *throttle*) echo "{row}, 0x40";; esac\n'
     monkeypatch.setenv("PATH", smi(tmp_path, text))
     gpus = looked()

@@ -125,7 +125,14 @@ def test_a_rendezvous_endpoint_may_be_on_any_worker() -> None:
     place = {"RANK": "0", "MASTER_ADDR": "m"}
     facts = {"worker-0": fact(place=place), "worker-1": fact(), "worker-2": fact()}
     assert first_worker(facts) == "worker-0"
-    assert first_worker(facts | {"worker-0": fact(place=place | {"PET_RDZV_ENDPOINT": "m:1"})}) is None
+    there = {"place": place | {"PET_RDZV_ENDPOINT": "m:1"}, "master": {"name": "m", "addresses": ["10.0.0.2"]}}
+    named = {f"worker-{n}": fact(addresses=["127.0.0.1", f"10.0.0.{n}"], **there) for n in range(4)}
+    assert first_worker(named) == "worker-2"
+    assert first_worker(named | {"worker-3": fact(**there | {"master": {"addresses": ["10.0.0.1"]}})}) == "worker-2"
+    astray = {name: one | {"master": {"addresses": ["10.0.0.1"]}} for name, one in list(named.items())[:2]}
+    assert first_worker(named | astray) is None
+    service = {name: one | {"master": {"addresses": ["10.96.0.1"]}} for name, one in named.items()}
+    assert first_worker(service) is None
     assert first_worker(facts | {"worker-1": fact(place=place)}) is None
 
 

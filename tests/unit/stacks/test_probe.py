@@ -28,7 +28,8 @@ from tests.support import proc
 
 SLEEP = "import time; time.sleep(4000)"
 #: A value that no other process on this machine has.
-MARKS = {"ATLCTL_STATE_DIR": "/nowhere", "ATLCTL_JOB": "probe-test", "ATLCTL_WORKER": "worker-0"}
+#: The job's name differs from that of tests that run beside these.
+MARKS = {"ATLCTL_STATE_DIR": "/nowhere", "ATLCTL_JOB": f"probe-{os.getpid()}", "ATLCTL_WORKER": "worker-0"}
 
 
 def _process(**env: str) -> subprocess.Popen[bytes]:

@@ -194,14 +194,14 @@ def test_a_slow_worker_is_told_from_a_slow_link() -> None:
 
 def test_the_worker_whose_nccl_fell_back_to_sockets_is_named() -> None:
     told = {f"w{n}": {"NET/IB": 16, "P2P": 8} for n in range(3)} | {"w3": {"NET/Socket": 16, "P2P": 8}}
-    (found,) = collectives.judge_ways("collectives", told)
+    (found,) = collectives.judge_ways(told)
     assert found.culprit == Culprit("worker", "w3")
-    assert collectives.judge_ways("collectives", {w: {"NET/IB": 1} for w in "abc"}) == []
-    assert collectives.judge_ways("collectives", {w: {"NET/Socket": 1} for w in "abc"}) == []
-    (all_of_them,) = collectives.judge_ways("collectives", {w: {"NET/Socket": 1} for w in "abc"}, rdma="abc")
+    assert collectives.judge_ways({w: {"NET/IB": 1} for w in "abc"}) == []
+    assert collectives.judge_ways({w: {"NET/Socket": 1} for w in "abc"}) == []
+    (all_of_them,) = collectives.judge_ways({w: {"NET/Socket": 1} for w in "abc"}, rdma="abc")
     assert all_of_them.culprit is None
     shm = {w: {"P2P": 8} for w in "abc"} | {"d": {"SHM": 8}}
-    assert [f.culprit for f in collectives.judge_ways("collectives", shm)] == [Culprit("worker", "d")]
+    assert [f.culprit for f in collectives.judge_ways(shm)] == [Culprit("worker", "d")]
 
 
 LOG = """\
