@@ -55,12 +55,13 @@ async def look(source: Backend, job: Job) -> Job:
 
 
 async def _kept(source: Backend, job: Job) -> Job:
-    """`job` with the states of the workers that `atlctl run` keeps, as far as it wraps them and answers."""
+    """`job` with the states of the workers that `atlctl run` keeps, if it wraps them and all answer in time."""
     from atlctl.cli.target import with_wrappers
 
     kept: dict[int, Worker] = {}
-    with contextlib.suppress(AtlctlError):
-        wrapped, found = await with_wrappers(source, job)
+    with contextlib.suppress(AtlctlError, TimeoutError):
+        async with asyncio.timeout(SECONDS):
+            wrapped, found = await with_wrappers(source, job)
         if wrapped is not source:
             kept = {worker.index: worker for worker in found.workers if worker.state in (State.HELD, State.DEBUGGING)}
     if not kept:
