@@ -357,10 +357,11 @@ def _fold(ranks: Sequence[Judged], culprits: Sequence[Judged]) -> tuple[RankGrou
     return tuple(sorted(made, key=lambda g: (g.first not in culprits, _ORDER.index(g.first.what), len(g.ranks))))
 
 
+_DEBUGGER = Message("a debugger holds it")
 BY_SIGN: Mapping[Sign, tuple[What, str]] = {
     Sign.ENDED: (What.GONE, Message("its process ended during the look")),
     Sign.STOPPED: (What.STOPPED, Message("it was stopped by SIGSTOP; kill -CONT lets it continue")),
-    Sign.TRACED: (What.STOPPED, Message("a debugger holds it")),
+    Sign.TRACED: (What.STOPPED, _DEBUGGER),
     Sign.FROZEN: (What.STOPPED, Message("its control group is frozen")),
     Sign.STARVED: (What.STARVED, Message("it is ready to run and hardly gets a CPU")),
     Sign.DISK: (What.IO, Message("it waits for a device or a file system, and cannot be interrupted")),
@@ -375,6 +376,7 @@ BY_SIGN: Mapping[Sign, tuple[What, str]] = {
     Sign.OTHER: (What.UNKNOWN, Message("it is running, or its state cannot be read")),
 }
 BY_PLACE: Mapping[StackPlace, tuple[What, str]] = {
+    StackPlace.DEBUGGER: (What.STOPPED, _DEBUGGER),
     StackPlace.COLLECTIVE: (What.COLLECTIVE, Message("its stack is in a collective")),
     StackPlace.JOINING: (What.COLLECTIVE, Message("its stack is creating a process group")),
     StackPlace.BACKWARD: (What.UNKNOWN, Message("it is in the backward pass")),
@@ -421,7 +423,7 @@ def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
             what, why = BY_SIGN[sign]
     if place is StackPlace.LOADER and any(child.at.state == "D" for child in rank.children):
         what, why = What.IO, Message("its DataLoader's processes wait for a device or a file system")
-    if function is not None and what is not What.HUNG:
+    if function is not None and what not in (What.HUNG, What.STOPPED):
         why = Message("{why}: {function}", why=why, function=function)
     waits = place in (StackPlace.COLLECTIVE, StackPlace.JOINING, StackPlace.DEVICE) or (
         place is StackPlace.BACKWARD and base.still
@@ -440,10 +442,33 @@ def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Ju
         waiting = all(rank.held for rank in ranks if rank.waits)
         spins = any(rank.proven for rank in ranks)
         only = complete and seen and waiting and len(others) == 1
-        return [_waited_for(rank, joined, only, spins) for rank in ranks]
+        judged = [_waited_for(rank, joined, only, spins) for rank in ranks]
+        return judged if others or not complete else _astray(judged)
     odd = _odd(ranks)
     wait = {rank.place for rank in ranks if rank not in odd and rank.frames} <= _WAITING
     return [_odd_one(rank, wait) if rank in odd else _by_itself(rank, bool(odd)) for rank in ranks]
+
+
+#: Operations in which the ranks of a pipeline differ.
+_PIPELINE = frozenset({None, "send", "recv", "isend", "irecv", "batch_isend_irecv"})
+
+
+def _astray(ranks: list[Judged]) -> list[Judged]:
+    """Marks the one rank that waits in another operation than all others, by their stacks. A guess: it may wait for
+    ranks of another process group than they do."""
+    if len(ranks) < _ENOUGH or not all(rank.held and rank.pending is None and rank.frames for rank in ranks):
+        return ranks
+    operations = [place_of(rank.frames)[1] for rank in ranks]
+    (usual, many), *rest = Counter(operations).most_common(2)
+    if many != len(ranks) - 1 or not _PIPELINE.isdisjoint(operations):
+        return ranks
+    why = Message("it is in {operation}, and the others are in {other}", operation=rest[0][0], other=usual)
+    return [
+        rank
+        if operation == usual
+        else replace(rank, what=What.DIVERGED, why=why, confidence=Confidence.GUESS, waits=False)
+        for rank, operation in zip(ranks, operations, strict=True)
+    ]
 
 
 def _started(ranks: Sequence[Judged], counted: LaunchCounts) -> list[Judged]:

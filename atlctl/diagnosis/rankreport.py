@@ -451,6 +451,7 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]{1,16}) ?(?:\[([^\]
 class StackPlace(StrEnum):
     """The activity of a thread, by the library function that the user's code called last."""
 
+    DEBUGGER = "debugger"
     COLLECTIVE = "collective"
     JOINING = "joining"
     BACKWARD = "backward"
@@ -481,10 +482,12 @@ _INTERNET = (
     r"(^|/)(socket|ssl|http/client|urllib/request|ftplib)\.py$|"
     r"site-packages/(urllib3|requests|botocore|boto3|aiohttp|httpx|httpcore|grpc)/"
 )
+_DEBUGGERS = r"(^|/)([pb]db\.py$|(debugpy|ipdb|pudb|pydevd|_pydevd_\w{1,40})/|IPython/(core|terminal)/debugger\.py$)"
 _WAITING = r"(^|/)(threading|queue|subprocess|selectors)\.py$|(^|/)(multiprocessing|concurrent|asyncio)/"
 _RULES = tuple(
     (place, re.compile(path), re.compile(function))
     for place, path, function in (
+        (StackPlace.DEBUGGER, _DEBUGGERS, r""),
         (StackPlace.JOINING, r"torch/distributed/(distributed_c10d|rendezvous|device_mesh)\.py$", _JOINING),
         (
             StackPlace.COLLECTIVE,

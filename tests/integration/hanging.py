@@ -4,9 +4,11 @@ script: `hanging.py FOLDER` under torchrun."""
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +24,18 @@ VERDICTS = {
     "lock": "hung in user code",
     "busy": "hung in user code",
     "read": "blocked on I/O",
+    "gil": "hung in user code",
+    "stop": "stopped",
+    "thread": "hung in user code",
+    "loader": "hung in user code",
+    "write": "blocked on I/O",
+    "child": "hung in user code",
+    "debugger": "stopped",
 }
+#: Those that no release ends.
+FINAL = {"other": "in another operation", "end": "in another operation"}
+#: Verdicts that differ without Python stacks.
+WITHOUT_STACKS = {"debugger": "blocked on I/O"}
 
 
 class Released(Exception):
@@ -52,11 +65,98 @@ def stuck_read(folder: Path) -> None:
     (folder / "fifo").open().read()
 
 
+def stuck_gil(_: Path) -> None:
+    """C code that holds the GIL: no other thread of the process runs."""
+    import ctypes
+
+    ctypes.PyDLL(None).sleep(10_000)
+
+
+def stuck_stop(_: Path) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stuck_thread(_: Path) -> None:
+    """An exception in a thread whose result the main thread waits for."""
+    import queue
+    import threading
+
+    results: queue.Queue[int] = queue.Queue()
+    threading.Thread(target=lambda: results.put(1 // 0)).start()
+    results.get()
+
+
+class _Never:
+    """Items that never come."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, _: int) -> int:
+        time.sleep(10_000)
+        return 0
+
+
+def stuck_loader(_: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    next(iter(DataLoader(_Never(), num_workers=1)))  # type: ignore[arg-type]
+
+
+def stuck_write(_: Path) -> None:
+    """Like a checkpoint on dead storage: writes to a full pipe."""
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, bytes(1 << 20))
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def stuck_child(_: Path) -> None:
+    """Like a compiler that does not end."""
+    subprocess.run([sys.executable, "-c", "while True: pass"], check=False)
+
+
+def stuck_debugger(folder: Path) -> None:
+    import pdb
+
+    # To open it for reading alone would wait for a writer.
+    with (folder / "fifo").open("r+b", buffering=0) as fifo, open(os.devnull, "w") as shown:
+        pdb.Pdb(stdin=io.TextIOWrapper(fifo), stdout=shown, nosigint=True).set_trace()
+        shown.write("")
+
+
+def stuck_other(_: Path) -> None:
+    """Another collective than the other ranks."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_gather([torch.ones(8) for _ in range(dist.get_world_size())], torch.ones(8))
+
+
+def stuck_end(_: Path) -> None:
+    """One step less than the other ranks."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 STUCK: dict[str, Callable[[Path], None]] = {
     "sleep": stuck_sleep,
     "lock": stuck_lock,
     "busy": stuck_busy,
     "read": stuck_read,
+    "gil": stuck_gil,
+    "stop": stuck_stop,
+    "thread": stuck_thread,
+    "loader": stuck_loader,
+    "write": stuck_write,
+    "child": stuck_child,
+    "debugger": stuck_debugger,
+    "other": stuck_other,
+    "end": stuck_end,
 }
 
 
@@ -169,8 +269,10 @@ class Hanging:
 
     def release(self, kind: str, pid: int) -> None:
         """Release the rank."""
-        if kind == "read":
-            (self.folder / "fifo").write_text("")
+        if kind in ("read", "debugger"):
+            (self.folder / "fifo").write_text("" if kind == "read" else "c\n")
+        elif kind == "stop":
+            os.kill(pid, signal.SIGCONT)
         else:
             os.kill(pid, signal.SIGUSR1)
 
@@ -202,7 +304,8 @@ def _until(asked: Callable[[], bool], seconds: float) -> bool:
 def wrong(data: Any, kind: str, rank: int, stacks: bool) -> str:
     """The error in an answer; empty if it is correct."""
     culprits = [item["rank"] for item in data["culprits"]]
-    if culprits != [rank] or data["verdict"] != VERDICTS[kind]:
+    due = {**VERDICTS, **FINAL, **({} if stacks else WITHOUT_STACKS)}[kind]
+    if culprits != [rank] or data["verdict"] != due:
         return f"{kind} on rank {rank}: {data['verdict']} {culprits}: {data['why']}"
     top = [frame["function"] for frame in data["groups"][0]["stack"]]
     if stacks and f"stuck_{kind}" not in top:

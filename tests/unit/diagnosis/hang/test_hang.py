@@ -57,6 +57,23 @@ def test_all_wait_and_none_is_missing() -> None:
     assert "every rank waits" in scene.why
 
 
+def test_one_waits_in_another_collective() -> None:
+    def scene(*functions: str, unseen: int = 0) -> Scene:
+        world, file = len(functions) + unseen, f"{SITE}/torch/distributed/distributed_c10d.py"
+        stacks = [stack([name, file, 9], USER) for name in functions]
+        ranks = [rank(number, world=world, stack=one) for number, one in enumerate(stacks)]
+        return diagnose({"w": report(*ranks)}, whole=not unseen)
+
+    usual = ["all_reduce"] * 3
+    found = scene(*usual, "barrier")
+    assert said(found) == ("in another operation", "guess", [3])
+    assert found.why == "it is in barrier, and the others are in all_reduce; 3 of 4 ranks have waited for 2 s or more"
+    for others in (["barrier"] * 2, ["barrier", "broadcast"], ["recv"], ["all_reduce"]):
+        assert said(scene(*usual, *others)) == ("undecided", None, []), others
+    assert said(scene("all_reduce", "barrier")) == ("undecided", None, [])
+    assert said(scene(*usual, "barrier", unseen=1)) == ("undecided", None, [])
+
+
 @pytest.mark.parametrize(("usual", "odd"), [("busy", "futex"), ("futex", "busy"), ("busy", "poll")])
 def test_the_few_beside_the_many_are_a_guess(usual: str, odd: str) -> None:
     assert said(job({9: rank(9, odd)}, usual=usual)) == ("hung in user code", "guess", [9])
@@ -186,6 +203,15 @@ def test_a_dump_that_is_older_than_its_process_does_not_count() -> None:
         ([["save", f"{SITE}/torch/serialization.py", 850], USER], "blocked on I/O"),
         ([["recv_into", "/usr/lib/python3.11/ssl.py", 1], USER], "blocked on I/O"),
         ([["wait", "/usr/lib/python3.11/threading.py", 320], USER], "hung in user code"),
+        (
+            [
+                ["Cmd.cmdloop", "/usr/lib/python3.11/cmd.py", 132],
+                ["Bdb.dispatch_line", "/usr/lib/python3.11/bdb.py", 114],
+                USER,
+            ],
+            "stopped",
+        ),
+        ([["sleep", f"{SITE}/debugpy/_vendored/pydevd/pydevd.py", 9], USER], "stopped"),
     ],
 )
 def test_what_the_stack_is_in(frames: list[list[Any]], what: str) -> None:
