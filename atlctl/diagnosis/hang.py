@@ -319,7 +319,7 @@ def nobody(reports: Mapping[str, StackReport]) -> str:
     waiting = [worker for worker, report in reports.items() if report.launchers]
     without = [worker for worker, report in reports.items() if not report.launchers]
     if not waiting:
-        return Message("no rank process was found: none has RANK and LOCAL_RANK in its environment")
+        return Message("no rank process was found: no process with torch has a rank in its environment")
     if not without:
         return Message("no rank runs yet: torchrun waits on {workers} for its rendezvous", workers=fold_names(waiting))
     return Message(

@@ -10,7 +10,7 @@ from atlctl.remote.proc import below, children_of, decoded, environment, everyth
 
 TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
     #: Reads up to a number of bytes of each file; returns the contents and, for other files, the errors.
@@ -24,6 +24,16 @@ _KEPT = (
 _MARKS = (b"ATLCTL_STATE_DIR", b"ATLCTL_JOB", b"ATLCTL_WORKER")
 _LAUNCHED = (b"WORLD_SIZE", b"MASTER_ADDR", b"TORCHELASTIC_RUN_ID")
 _MODULES = (b"torch.distributed.run", b"torch.distributed.launch")
+#: Launchers that import torch, too.
+_LAUNCHERS = {b"torchrun", b"accelerate", b"deepspeed", b"horovodrun", b"composer", b"colossalai"}
+#: Variables of other launchers: a process's number on its host, how many processes are there, its number in the job,
+#: and how many are in it.
+LAUNCHED = (
+    ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK", "PMI_SIZE"),
+)
+_MAPS = 8 << 20
 
 #: Variables with the address of the first worker; torchrun's own come first.
 MASTERS = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "MASTER_ADDR")
@@ -38,6 +48,28 @@ def rank_of(environ: Mapping[bytes, bytes]) -> int | None:
     rank, local = environ.get(b"RANK", b""), environ.get(b"LOCAL_RANK", b"")
     known = rank.isdigit() and local.isdigit() and len(rank) < 8
     return int(rank) if known and any(name in environ for name in _LAUNCHED) else None
+
+
+def unlaunched_rank(environ: Mapping[bytes, bytes]) -> dict[str, str] | None:
+    """A launcher's variables for a process that another launcher has started, or the platform, whose `RANK` is the rank
+    if the worker has one training process. None without any of them."""
+    if b"ATLCTL_EXEC" in environ:  # a command of `atlctl exec`
+        return None
+    for names in LAUNCHED:
+        local, beside, rank, world = (environ.get(name.encode(), b"") for name in names)
+        if _below(rank, world):
+            found = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
+            break
+    else:
+        rank, world = environ.get(b"RANK", b""), environ.get(b"WORLD_SIZE", b"")
+        if not _below(rank, world):
+            return None
+        found = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": b"0", "LOCAL_WORLD_SIZE": b"1"}
+    return {name: value.decode() for name, value in found.items() if value.isdigit()}
+
+
+def _below(number: bytes, count: bytes) -> bool:
+    return number.isdigit() and count.isdigit() and len(count) < 8 and int(number[:8]) < int(count)
 
 
 def masters(environ: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -105,14 +137,38 @@ class Finder:
     def processes(self) -> dict[int, int]:
         """Ranks of the live processes of this worker that have one, including children of ranks."""
         found = {pid: rank_of(environ) for pid, environ in self.environs.items()}
-        return {pid: rank for pid, rank in found.items() if rank is not None and self.ours(pid)}
+        named = {pid: rank for pid, rank in found.items() if rank is not None and self.ours(pid)}
+        return named or {pid: int(own["RANK"]) for pid, own in self._unlaunched().items()}
+
+    def _unlaunched(self) -> dict[int, dict[str, str]]:
+        """Processes with torch that have a rank of another launcher or the platform's, each with the variables of
+        `unlaunched_rank`, without their children. None of a rank that is not one process."""
+        found = {pid: unlaunched_rank(environ) for pid, environ in self.environs.items()}
+        known = {pid: own for pid, own in found.items() if own and self._is_python(pid) and self.ours(pid)}
+        lines, _ = self._read_all([f"{self._proc}{pid}/cmdline" for pid in known], _COMMAND_LIMIT)
+        commands = {_pid(path): line for path, line in lines.items()}
+        maps, _ = self._read_all(
+            [f"{self._proc}{pid}/maps" for pid in known if not launches(commands.get(pid, b""), _LAUNCHERS)], _MAPS
+        )
+        torch = {_pid(path) for path, text in maps.items() if b"/libtorch" in text}
+        under = {child: pid for pid in torch for child in self.below(pid) if child in torch}
+        # torch.multiprocessing.spawn gives its processes ranks that are not in their environment.
+        spawning = {
+            pid for child, pid in under.items() if b"spawn_main" in commands.get(child, b"") and not self._loads(child)
+        }
+        ranks = {pid: own for pid, own in known.items() if own and pid in torch - set(under)}
+        numbers = [own["RANK"] for own in ranks.values()]
+        return {pid: o for pid, o in ranks.items() if numbers.count(o["RANK"]) == 1 and pid not in spawning}
+
+    def _loads(self, pid: int) -> bool:
+        return self.table[pid].comm == "pt_data_worker"
 
     def ranks(self) -> list[dict[str, Any]]:
         """One process per rank, with its descendants. The youngest of several with the same rank."""
         named = self.processes()
         tops = [pid for pid, rank in named.items() if named.get(self.table[pid].parent) != rank]
         # A DataLoader process that outlived its rank does not count as a rank.
-        tops = [pid for pid in tops if self.table[pid].comm != "pt_data_worker"]
+        tops = [pid for pid in tops if not self._loads(pid)]
         chosen: dict[int, int] = {}
         for pid in sorted(tops, key=lambda pid: (self.table[pid].start, pid)):
             chosen[named[pid]] = self._trainer(pid, named)
@@ -142,7 +198,10 @@ class Finder:
     def _rank(self, rank: int | None, pid: int) -> dict[str, Any]:
         environ = self.environs.get(pid, {})
         command, _ = self._read_all([f"{self._proc}{pid}/cmdline"] if environ else [], _COMMAND_LIMIT)
-        kept = {name.lower(): decoded(environ[name.encode()])[:100] for name in _KEPT if name.encode() in environ}
+        known = {name: decoded(environ[name.encode()])[:100] for name in _KEPT if name.encode() in environ}
+        if "LOCAL_RANK" not in known:
+            known.update(unlaunched_rank(environ) or {})
+        kept = {name.lower(): value for name, value in known.items() if name in _KEPT}
         entry = self.table[pid]
         return {"rank": rank, "pid": pid, "start": entry.start, "parent": entry.parent, "environ": kept,
                 "comm": entry.comm, "command": decoded(b" ".join(b"".join(command.values()).split(b"\0"))).strip(),
@@ -156,8 +215,8 @@ def _pid(path: str) -> int:
     return int(path.split("/")[-2])
 
 
-def launches(command: bytes) -> bool:
+def launches(command: bytes, names: Collection[bytes] = (b"torchrun",)) -> bool:
     """Whether this is `python torchrun ...` or `python -m torch.distributed.run ...`, possibly with options of
-    Python."""
+    Python. `names`: of the launchers."""
     words = command.split(b"\0")[1:6]
-    return any(os.path.basename(word) == b"torchrun" or word in _MODULES for word in words)
+    return any(os.path.basename(word) in names or word in _MODULES for word in words)

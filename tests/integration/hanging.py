@@ -170,6 +170,9 @@ def train(folder: Path) -> None:
 
     signal.signal(signal.SIGUSR1, release)
     torch.set_num_threads(1)
+    for name in ("RANK", "SIZE"):
+        if f"OMPI_COMM_WORLD_{name}" in os.environ:
+            os.environ[{"SIZE": "WORLD_SIZE"}.get(name, name)] = os.environ[f"OMPI_COMM_WORLD_{name}"]
     dist.init_process_group("gloo")
     rank, seen, value, step = dist.get_rank(), "0", torch.ones(8), 0
     while True:
@@ -212,10 +215,27 @@ def packages() -> Path:
     return Path(torch.origin).parents[1]
 
 
+#: How a worker's ranks are started: by torchrun, by nothing but the platform (one rank), by mpirun.
+LAUNCHERS = {
+    "torchrun": (
+        "exec {python} -m torch.distributed.run --nnodes {workers} --node-rank $RANK --nproc-per-node {each} "
+        "--master-addr 127.0.0.1 --master-port $MASTER_PORT {script} {folder}"
+    ),
+    "none": "{python} {script} {folder}; exit $?",
+    "mpirun": (
+        "for i in $(seq 0 $(({each} - 1))); do OMPI_COMM_WORLD_LOCAL_RANK=$i OMPI_COMM_WORLD_LOCAL_SIZE={each} "
+        "OMPI_COMM_WORLD_RANK=$((RANK * {each} + i)) OMPI_COMM_WORLD_SIZE=$(({workers} * {each})) "
+        "{python} {script} {folder} & done; wait"
+    ),
+}
+
+
 class Hanging:
     """A job of `workers` x `each` ranks in `registry`, with faults."""
 
-    def __init__(self, registry: Registry, name: str, workers: int, each: int, *env: str) -> None:
+    def __init__(
+        self, registry: Registry, name: str, workers: int, each: int, *env: str, launcher: str = "torchrun"
+    ) -> None:
         self.registry, self.name, self.world = registry, name, workers * each
         self.folder = registry.home / f"hanging-{name}"
         self.folder.mkdir()
@@ -226,9 +246,8 @@ class Hanging:
         python = os.path.realpath(sys.executable)
         site = packages()
         options = [word for pair in (f"PYTHONPATH={site}", "OMP_NUM_THREADS=1", *env) for word in ("--env", pair)]
-        script = (
-            f"exec {python} -m torch.distributed.run --nnodes {workers} --node-rank $RANK --nproc-per-node {each} "
-            f"--master-addr 127.0.0.1 --master-port $MASTER_PORT {__file__} {self.folder}"
+        script = LAUNCHERS[launcher].format(
+            python=python, workers=workers, each=each, script=__file__, folder=self.folder
         )
         registry.start(name, workers, "sh", "-c", script, options=tuple(options))
 

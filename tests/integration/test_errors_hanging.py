@@ -67,7 +67,7 @@ def test_for_people_in_chinese(jobs: Registry) -> None:
 def test_no_ranks_are_said_to_be_none(jobs: Registry) -> None:
     data = jobs.data("errors", "plain")
     assert (data["verdict"], data["root_causes"]) == ("none", [])
-    assert data["remarks"] == ["no rank process was found: none has RANK and LOCAL_RANK in its environment"]
+    assert data["remarks"] == ["no rank process was found: no process with torch has a rank in its environment"]
 
 
 def test_a_job_that_has_ended_is_not_looked_at(jobs: Registry) -> None:

@@ -116,10 +116,11 @@ def test_logs_of_both_attempts(job: Wrapped) -> None:
     assert b"a bad batch" in job.atlctl(2, "logs", "--previous", "-w", "1").stdout
     for number, words in ((1, b"a bad batch"), (2, b"second of 1")):
         assert words in job.atlctl(2, "logs", "--attempt", str(number), "-w", "1").stdout
-    assert "ValueError: a bad batch" in json.dumps(job.data(2, "errors", "--attempt", "1"))
-    last = json.dumps(job.data(2, "errors", "--attempt", "2"))
-    assert "a bad batch" not in last
-    assert last == json.dumps(job.data(2, "errors"))
+    first, last = (job.data(2, "errors", "--attempt", number) for number in "12")
+    assert (first["attempt"], last["attempt"]) == (1, 2)
+    assert "ValueError: a bad batch" in json.dumps(first)
+    assert "a bad batch" not in json.dumps(last)
+    assert last == job.data(2, "errors")
     assert job.atlctl(1, "release").code == 0
     assert job.codes() == [4, 4, 4]
 

@@ -280,6 +280,18 @@ def test_a_real_job_is_looked_at_and_goes_on(own: Registry) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(("launcher", "workers", "each"), [("none", 3, 1), ("mpirun", 1, 3)])
+def test_ranks_without_a_launcher_of_torch(own: Registry, launcher: str, workers: int, each: int) -> None:
+    job = Hanging(own, launcher, workers, each, launcher=launcher)
+    assert job.trains(150)
+    job.hang("lock", 1)
+    data = job.look()
+    assert wrong(data, "lock", 1, stacks=True) == ""
+    assert (data["world_size"], len(data["ranks"])) == (3, 3)
+    assert [one["worker"] for one in data["culprits"]] == [f"worker-{1 // each}"]
+
+
+@pytest.mark.torch
 def test_torchrun_that_waits_for_a_worker_without_one(own: Registry) -> None:
     script = (
         '[ "$RANK" = 1 ] && exec sleep 4000\n'

@@ -238,6 +238,8 @@ class _Demo:
             "confidence": "certain",
         }
         got = {"verdict": data["verdict"], **{key: found.get(key) for key in list(wanted)[1:]}}
+        if got["exit_code"] is None:  # on a very busy machine torchrun can end before it has seen the rank's
+            del got["exit_code"], wanted["exit_code"]
         if got != wanted:
             text = Message("the demo did not find what it had injected: injected {wanted}, found {got}")
             raise AtlctlError(text.filled(wanted=wanted, got=got))

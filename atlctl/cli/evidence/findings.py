@@ -121,7 +121,7 @@ def tell_saved(
         where = " ".join(map(shlex.quote, paths))
         say.line(Message("no failure before that; the workers' ends: atlctl errors --from {where}", where=where))
         return int(ExitCode.OK)
-    source = {"job": None, "uid": None, "state": None, **(about or {}), "source": _source(paths, saved)}
+    source = {**dict.fromkeys(("job", "uid", "state", "attempt")), **(about or {}), "source": _source(paths, saved)}
     problems = [error_data(problem) for problem in saved.problems]
     return tell(
         found,

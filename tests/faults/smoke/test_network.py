@@ -68,16 +68,17 @@ def test_faults_at_once_are_told_apart(count):
 
 
 @spaces
-@pytest.mark.parametrize("mbit", [MBIT, 0.56 * MBIT])
-def test_slow_links_of_a_slower_host_name_the_host(mbit):
+@pytest.mark.parametrize("share", [1, 0.56])
+def test_slow_links_of_a_slower_host_name_the_host(share):
     """And the links, if the other links of the host are as fast as those of others."""
-    with netns.Network(6, MBIT) as network:
-        network.rate(2, mbit)
+    mbit = MBIT / 4  # so few that six hosts reach it beside other tests
+    with netns.Network(6, mbit) as network:
+        network.rate(2, share * mbit)
         for other in (0, 1, 4):
-            network.slow_link(2, other, 0.3 * MBIT)
+            network.slow_link(2, other, 0.3 * mbit)
         told = driving.drive(network.hosts(), network.workers)
     links = {frozenset((f"worker-{other}", "worker-2")) for other in (0, 1, 4)}
-    assert (told.accused, told.nobody) == (links if mbit == MBIT else {frozenset(("worker-2",))}, []), told.lines()
+    assert (told.accused, told.nobody) == (links if share == 1 else {frozenset(("worker-2",))}, []), told.lines()
 
 
 @spaces
@@ -102,7 +103,7 @@ def test_healthy_hosts_pass():
 @spaces
 def test_speeds_that_the_cpus_limit_are_not_judged():
     """The hosts share one CPU with other processes, and their network is faster."""
-    with hungry_neighbours(4), netns.Network(4) as network:
+    with hungry_neighbours(8), netns.Network(4) as network:
         executor = network.hosts(before=dict.fromkeys(range(4), ("taskset", "-c", "0")))
         told = driving.drive(executor, network.workers)
     check = told.report.checks[-1]
