@@ -134,38 +134,40 @@ class Finder:
             pid = self.table[pid].parent
         return host is None
 
-    def processes(self) -> dict[int, int]:
-        """Ranks of the live processes of this worker that have one, including children of ranks."""
+    def processes(self) -> dict[int, int | None]:
+        """Ranks of the live processes of this worker that have one, including children of ranks. Without any: the
+        ranks of `_unlaunched`."""
         found = {pid: rank_of(environ) for pid, environ in self.environs.items()}
-        named = {pid: rank for pid, rank in found.items() if rank is not None and self.ours(pid)}
-        return named or {pid: int(own["RANK"]) for pid, own in self._unlaunched().items()}
+        named: dict[int, int | None] = {pid: r for pid, r in found.items() if r is not None and self.ours(pid)}
+        return named or self._unlaunched()
 
-    def _unlaunched(self) -> dict[int, dict[str, str]]:
-        """Processes with torch that have a rank of another launcher or the platform's, each with the variables of
-        `unlaunched_rank`, without their children. None of a rank that is not one process."""
-        found = {pid: unlaunched_rank(environ) for pid, environ in self.environs.items()}
-        known = {pid: own for pid, own in found.items() if own and self._is_python(pid) and self.ours(pid)}
-        lines, _ = self._read_all([f"{self._proc}{pid}/cmdline" for pid in known], _COMMAND_LIMIT)
+    def _unlaunched(self) -> dict[int, int | None]:
+        """Processes with torch that another launcher, or the platform, has given a rank, if it is only one process; and
+        those of `torch.multiprocessing.spawn`, whose ranks are not in their environment. Not their children."""
+        asked = [pid for pid, env in self.environs.items() if b"ATLCTL_EXEC" not in env and self._is_python(pid)]
+        asked = [pid for pid in asked if not self._loads(pid) and self.ours(pid)]
+        lines, _ = self._read_all([f"{self._proc}{pid}/cmdline" for pid in asked], _COMMAND_LIMIT)
         commands = {_pid(path): line for path, line in lines.items()}
-        maps, _ = self._read_all(
-            [f"{self._proc}{pid}/maps" for pid in known if not launches(commands.get(pid, b""), _LAUNCHERS)], _MAPS
-        )
+        asked = [pid for pid in asked if not launches(commands.get(pid, b""), _LAUNCHERS)]
+        maps, _ = self._read_all([f"{self._proc}{pid}/maps" for pid in asked], _MAPS)
         torch = {_pid(path) for path, text in maps.items() if b"/libtorch" in text}
-        under = {child: pid for pid in torch for child in self.below(pid) if child in torch}
-        # torch.multiprocessing.spawn gives its processes ranks that are not in their environment.
-        spawning = {
-            pid for child, pid in under.items() if b"spawn_main" in commands.get(child, b"") and not self._loads(child)
-        }
-        ranks = {pid: own for pid, own in known.items() if own and pid in torch - set(under)}
-        numbers = [own["RANK"] for own in ranks.values()]
-        return {pid: o for pid, o in ranks.items() if numbers.count(o["RANK"]) == 1 and pid not in spawning}
+        spawned = {pid for pid in torch if b"spawn_main" in commands.get(pid, b"") and self.table[pid].parent in torch}
+        inner = {child for pid in torch for child in self.below(pid)}
+        ranks = {pid: unlaunched_rank(self.environs[pid]) for pid in torch - inner}
+        numbers = [int(own["RANK"]) for pid, own in ranks.items() if own]
+        found: dict[int, int | None] = {pid: int(own["RANK"]) for pid, own in ranks.items() if own}
+        over = {self.table[pid].parent for pid in spawned}
+        found = {pid: rank for pid, rank in found.items() if pid not in over and numbers.count(rank or 0) == 1}
+        return {**found, **dict.fromkeys(spawned)}
 
     def _loads(self, pid: int) -> bool:
         return self.table[pid].comm == "pt_data_worker"
 
     def ranks(self) -> list[dict[str, Any]]:
-        """One process per rank, with its descendants. The youngest of several with the same rank."""
-        named = self.processes()
+        """One process per rank, with its descendants. The youngest of several with the same rank. Then those whose rank
+        is unknown."""
+        processes = self.processes()
+        named = {pid: rank for pid, rank in processes.items() if rank is not None}
         tops = [pid for pid, rank in named.items() if named.get(self.table[pid].parent) != rank]
         # A DataLoader process that outlived its rank does not count as a rank.
         tops = [pid for pid in tops if not self._loads(pid)]
@@ -174,7 +176,8 @@ class Finder:
             chosen[named[pid]] = self._trainer(pid, named)
         agents = {self.table[pid].parent for pid in tops}
         found = [self._rank(rank, pid) for rank, pid in sorted(chosen.items())]
-        return found + [self._rank(None, pid) for pid in sorted(self.unread) if self.table[pid].parent in agents - {1}]
+        unread = [pid for pid in self.unread if self.table[pid].parent in agents - {1}]
+        return found + [self._rank(None, pid) for pid in sorted([*unread, *(set(processes) - set(named))])]
 
     def launchers(self) -> int:
         """The number of torchrun agents. Without ranks they wait for agents of other workers."""
@@ -201,7 +204,8 @@ class Finder:
         known = {name: decoded(environ[name.encode()])[:100] for name in _KEPT if name.encode() in environ}
         if "LOCAL_RANK" not in known:
             known.update(unlaunched_rank(environ) or {})
-        kept = {name.lower(): value for name, value in known.items() if name in _KEPT}
+        # Of a process without a rank they are the platform's.
+        kept = {name.lower(): value for name, value in known.items() if name in _KEPT and rank is not None}
         entry = self.table[pid]
         return {"rank": rank, "pid": pid, "start": entry.start, "parent": entry.parent, "environ": kept,
                 "comm": entry.comm, "command": decoded(b" ".join(b"".join(command.values()).split(b"\0"))).strip(),

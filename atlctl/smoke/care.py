@@ -107,7 +107,8 @@ def in_use(facts: Facts, chosen: Sequence[int] | None) -> Use:
         reasons.append(Message("it is unknown whether ranks run there: {why}", why=why))
     ranks = facts.get("ranks")
     if isinstance(ranks, list) and ranks:
-        numbers = sorted({str(rank.get("rank")) for rank in ranks if isinstance(rank, dict)}, key=lambda n: (len(n), n))
+        named = {"?" if rank.get("rank") is None else str(rank["rank"]) for rank in ranks if isinstance(rank, dict)}
+        numbers = sorted(named, key=lambda n: (len(n), n))
         some = f"{', '.join(numbers[:8])}{', ...' if len(numbers) > 8 else ''}"
         reasons.append(Message("ranks run there ({numbers})", numbers=some))
     gpus = [gpu for gpu in _gpus(facts) if chosen is None or gpu["index"] in chosen]

@@ -193,9 +193,19 @@ def train(folder: Path) -> None:
         time.sleep(0.02)
 
 
+def spawned(rank: int, world: int, folder: Path) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
+    train(folder)
+
+
 def main() -> None:
     """Run the training, with torch's worker server if its variable is set (one socket for each rank)."""
     folder = Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        from torch.multiprocessing.spawn import spawn
+
+        spawn(spawned, (int(sys.argv[2]), folder), nprocs=int(sys.argv[2]))
+        return
     name = "TORCH_WORKER_SERVER_SOCKET"
     if name not in os.environ:
         train(folder)
@@ -215,7 +225,7 @@ def packages() -> Path:
     return Path(torch.origin).parents[1]
 
 
-#: How a worker's ranks are started: by torchrun, by nothing but the platform (one rank), by mpirun.
+#: How a worker's ranks are started: by torchrun, by nothing but the platform (one rank), by mpirun, by `mp.spawn`.
 LAUNCHERS = {
     "torchrun": (
         "exec {python} -m torch.distributed.run --nnodes {workers} --node-rank $RANK --nproc-per-node {each} "
@@ -227,6 +237,7 @@ LAUNCHERS = {
         "OMPI_COMM_WORLD_RANK=$((RANK * {each} + i)) OMPI_COMM_WORLD_SIZE=$(({workers} * {each})) "
         "{python} {script} {folder} & done; wait"
     ),
+    "spawn": "{python} {script} {folder} {each}; exit $?",
 }
 
 

@@ -292,6 +292,18 @@ def test_ranks_without_a_launcher_of_torch(own: Registry, launcher: str, workers
 
 
 @pytest.mark.torch
+def test_processes_of_spawn_are_named_by_pid(own: Registry) -> None:
+    """Their ranks are not in their environment."""
+    job = Hanging(own, "spawn", 1, 3, launcher="spawn")
+    assert job.trains(150)
+    pid = job.hang("lock", 1)
+    data = job.look()
+    (culprit,) = data["culprits"]
+    assert (data["verdict"], culprit["rank"], culprit["pid"]) == ("hung in user code", None, pid)
+    assert len(data["ranks"]) == 3
+
+
+@pytest.mark.torch
 def test_torchrun_that_waits_for_a_worker_without_one(own: Registry) -> None:
     script = (
         '[ "$RANK" = 1 ] && exec sleep 4000\n'

@@ -311,7 +311,10 @@ def to_data(scene: Scene, changed: Sequence[RankChange] | None) -> dict[str, Any
         "verdict": str(scene.what),
         "confidence": scene.confidence,
         "why": scene.why,
-        "culprits": [{"rank": rank.rank, "worker": rank.worker} for rank in scene.culprits],
+        "culprits": [
+            {"rank": rank.rank, "worker": rank.worker, "pid": rank.report and rank.report.pid}
+            for rank in scene.culprits
+        ],
         "seconds": scene.seconds,
         "world_size": scene.world,
         "unseen_ranks": list(scene.unseen),

@@ -47,7 +47,7 @@ class Table:
         )
         (folder / "exe").symlink_to(exe)
 
-    def found(self) -> dict[int, int]:
+    def found(self) -> dict[int, int | None]:
         """Processes with their ranks; those of `ranks` must be the same."""
         finder = Finder(read_each, str(self._proc.parent))
         named = finder.processes()
@@ -109,10 +109,14 @@ def test_a_launcher_that_has_not_started_its_ranks_is_none(table: Table) -> None
     assert table.found() == {15: 1}
 
 
-def test_processes_of_spawn_have_ranks_that_nobody_sees(table: Table) -> None:
+def test_ranks_that_spawn_numbers_are_unknown(table: Table) -> None:
     table.add("12", PLATFORM)
-    table.add("13", PLATFORM, "python -c from_multiprocessing.spawn_import_spawn_main;_spawn_main(7)", parent=12)
-    assert table.found() == {}
+    spawned = "python -c from_multiprocessing.spawn_import_spawn_main;_spawn_main(7)"
+    table.add("13", PLATFORM, spawned, parent=12)
+    table.add("14", PLATFORM, spawned, parent=12)
+    table.add("15", PLATFORM, parent=14)
+    table.add("16", PLATFORM, spawned, parent=12, torch=False)
+    assert table.found() == {13: None, 14: None}
 
 
 def test_a_loader_that_is_spawned_is_no_rank(table: Table) -> None:
