@@ -432,7 +432,7 @@ def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) 
 # `exec --gather`: equal outputs and outcomes are shown once, under the folded range of the workers that had them.
 
 #: Memory for the output of all workers together, in bytes; beyond it, output goes to one unnamed file.
-MEMORY = 64 << 20
+MEMORY = 32 << 20
 _DIFF_BYTES = 256 << 10
 _DIFF_LINES = 4000
 #: Seconds for all diffs together: difflib takes its time for lines that repeat.
