@@ -1,6 +1,8 @@
 """A job's life, over and over: four workers in network namespaces, one breaks, is found, mended in place and run again.
 
-.venv/bin/python -m tests.soak.run [CYCLES [folder|key]]
+    .venv/bin/python -m tests.soak.run [CYCLES [folder|key [PROGRAM]]]
+
+PROGRAM: the executable file, in place of this package.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 
 from tests.faults.smoke import netns
 from tests.integration.wrapped import Wrapped, wrapped
-from tests.support import proc
+from tests.support import cli, proc
 
 COUNT, SETTLE, KEY = 4, 1, "k" * 40
 #: Rank 1 breaks when it has trained a little; the others train on until the script is mended.
@@ -38,7 +40,8 @@ MENDED = 'import os\nprint("trained rank", os.environ["RANK"], flush=True)\n'
 def main() -> int:
     """Prints a line for each cycle and a table; the number of wrong cycles."""
     cycles = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    shared = sys.argv[2:] != ["key"]
+    shared = sys.argv[2:3] != ["key"]
+    cli.ATLCTL = tuple(sys.argv[3:4]) or cli.ATLCTL
     wrong, verdicts, whole = 0, [], []
     for number in range(cycles):
         os.environ[proc.MARK] = mark = uuid.uuid4().hex
