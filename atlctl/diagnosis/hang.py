@@ -446,7 +446,13 @@ def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Ju
         return judged if others or not complete else _astray(judged)
     odd = _odd(ranks)
     wait = {rank.place for rank in ranks if rank not in odd and rank.frames} <= _WAITING
-    return [_odd_one(rank, wait) if rank in odd else _by_itself(rank, bool(odd)) for rank in ranks]
+    # A stack that stands for many ranks without one says nothing of the one that it was taken of.
+    signs = [_sign(rank) for rank in ranks if not rank.frames]
+    like_most = {sign for sign, count in Counter(signs).items() if 2 * count > len(ranks)}
+    return [
+        _odd_one(rank, wait) if rank in odd else _by_itself(rank, bool(odd) or _sign(rank) in like_most)
+        for rank in ranks
+    ]
 
 
 #: Operations in which the ranks of a pipeline differ.
@@ -611,18 +617,24 @@ def _odd(ranks: Sequence[Judged]) -> list[Judged]:
     living = [rank for rank in ranks if rank.sign not in (None, Sign.ENDED) and rank.what is not What.STARTING]
     if len(living) < _ENOUGH:
         return []
-    usual, count = Counter(_kind(rank) for rank in living).most_common(1)[0]
-    many = [rank for rank in living if _kind(rank) == usual]
+    kinds = _kinds(living)
+    usual, count = Counter(kinds).most_common(1)[0]
+    many = [rank for rank, kind in zip(living, kinds, strict=True) if kind == usual]
     busy = all(rank.sign is Sign.BUSY for rank in many)
     if count < _ALIKE * len(living) or not (busy or all(rank.still for rank in many)):
         return []
-    odd = [rank for rank in living if _kind(rank) != usual]
+    odd = [rank for rank, kind in zip(living, kinds, strict=True) if kind != usual]
     return [rank for rank in odd if rank.still or rank.sign is Sign.BUSY or (busy and rank.sign in _RESTS)]
 
 
-def _kind(rank: Judged) -> object:
-    if rank.frames:
-        return rank.frames
+def _kinds(ranks: Sequence[Judged]) -> list[object]:
+    """Each rank's stack, or its sign if the stacks of most are unknown."""
+    if 2 * sum(bool(rank.frames) for rank in ranks) > len(ranks):
+        return [rank.frames or _sign(rank) for rank in ranks]
+    return [_sign(rank) for rank in ranks]
+
+
+def _sign(rank: Judged) -> Sign | None:
     # A rank that polls and one that waits for a thread may wait for the same thing.
     return Sign.FUTEX if rank.sign is Sign.POLL else rank.sign
 
@@ -642,11 +654,11 @@ def _odd_one(rank: Judged, wait: bool) -> Judged:
     return replace(rank, confidence=Confidence.LIKELY if sure else Confidence.GUESS)
 
 
-def _by_itself(rank: Judged, others_odd: bool) -> Judged:
-    """Judges a rank that is not odd, in a job in which no rank is proven to wait."""
+def _by_itself(rank: Judged, usual: bool) -> Judged:
+    """Judges a rank that is not odd, in a job in which no rank is proven to wait. `usual`: it is like most ranks."""
     if rank.what in _FINAL:
         return rank
-    if others_odd and rank.what is What.HUNG:
+    if usual and rank.what is What.HUNG:
         return replace(rank, what=What.UNKNOWN, confidence=None, why=Message("{why}, like most ranks", why=rank.why))
     if rank.still or rank.sign is Sign.DISK:
         weak = rank.what in (What.HUNG, What.COLLECTIVE)

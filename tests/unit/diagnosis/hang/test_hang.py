@@ -74,6 +74,19 @@ def test_one_waits_in_another_collective() -> None:
     assert said(scene(*usual, "barrier", unseen=1)) == ("undecided", None, [])
 
 
+def test_a_stack_that_stands_for_many_blames_none_of_them() -> None:
+    """Of a large job, stacks are taken of those that others wait for, and of one of each group of equal ranks."""
+    waits = ["wait", "/usr/lib/python3.11/threading.py", 327]
+    first = {0: rank(0, "lock", stack=stack(waits, USER))}
+    assert said(job({**first, 5: rank(5, "sleep", stack=stack(USER))}, usual="lock")) == (
+        "hung in user code",
+        "likely",
+        [5],
+    )
+    whole = job(first, usual="lock")
+    assert said(whole)[2] in ([], list(range(16)))
+
+
 @pytest.mark.parametrize(("usual", "odd"), [("busy", "futex"), ("futex", "busy"), ("busy", "poll")])
 def test_the_few_beside_the_many_are_a_guess(usual: str, odd: str) -> None:
     assert said(job({9: rank(9, odd)}, usual=usual)) == ("hung in user code", "guess", [9])
