@@ -28,6 +28,8 @@ SECONDS = 15.0
 #: Workers to which py-spy is sent at once. Of more, only to this many: those of the ranks that others wait for, and one
 #: of each group of equal ranks.
 SPIED = 16
+#: Seconds over which their second look measures CPU time.
+_SPY_WINDOW = 0.1
 #: Bytes that a py-spy has at most.
 _MAX_PROGRAM = 64 << 20
 
@@ -62,7 +64,9 @@ async def look_at(
     bare += [group.first for group in scene.groups if not group.first.frames]
     names = list(dict.fromkeys(rank.worker for rank in bare))[:SPIED]
     chosen = [worker for worker in workers if worker.name in names]
-    spied = {item.worker.name: item for item in await look(executor, chosen, timeout, pyspy, watching=say.running)}
+    # Its stacks alone are used, so that it need not last.
+    again = await look(executor, chosen, timeout, pyspy, _SPY_WINDOW, watching=say.running)
+    spied = {item.worker.name: item for item in again}
     return [with_stacks(item, spied.get(item.worker.name)) for item in looks]
 
 

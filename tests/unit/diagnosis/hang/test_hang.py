@@ -77,7 +77,7 @@ def test_one_waits_in_another_collective() -> None:
 def test_a_stack_that_stands_for_many_blames_none_of_them() -> None:
     """Of a large job, stacks are taken of those that others wait for, and of one of each group of equal ranks."""
     waits = ["wait", "/usr/lib/python3.11/threading.py", 327]
-    first = {0: rank(0, "lock", stack=stack(waits, USER))}
+    first: dict[int, dict[str, Any] | None] = {0: rank(0, "lock", stack=stack(waits, USER))}
     assert said(job({**first, 5: rank(5, "sleep", stack=stack(USER))}, usual="lock")) == (
         "hung in user code",
         "likely",
