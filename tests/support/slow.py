@@ -11,7 +11,7 @@ import os
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,22 +42,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
 def long_files_first(items: list[pytest.Item]) -> None:
     """As `--dist worksteal` deals the tests out, a part to each worker: else the long ones come last, and only one or
-    two workers have any."""
+    two workers have any. Tests that start torch or measure a network run one after the other, in one worker: side by
+    side they starve each other."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:
-        items[:] = spread(items, workers, dict(map(str.split, LONG.read_text().splitlines())))
+        heavy = [item for item in items if any(item.iter_markers("torch")) or any(item.iter_markers("speed"))]
+        apart = {item.nodeid.partition("::")[0] for item in heavy}
+        items[:] = spread(items, workers, dict(map(str.split, LONG.read_text().splitlines())), apart)
 
 
-def spread(items: list[pytest.Item], workers: int, long: dict[str, str]) -> list[pytest.Item]:
+def spread(items: list[pytest.Item], workers: int, long: dict[str, str], apart: Collection[str]) -> list[pytest.Item]:
     """The items in `workers` parts of the same length; each begins with its share of the `long` files (seconds by
-    path)."""
+    path), the first one with all that are `apart`."""
     shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
     loads = [0.0] * workers
     files: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         files[item.nodeid.partition("::")[0]].append(item)
-    owner = {}
-    for path in sorted(files.keys() & long, key=lambda path: (-float(long[path]), path)):
+    owner = dict.fromkeys(files.keys() & apart, 0)
+    loads[0] = sum(float(long.get(path, 0)) for path in owner)
+    for path in sorted(files.keys() & long - owner.keys(), key=lambda path: (-float(long[path]), path)):
         owner[path] = least = loads.index(min(loads))
         loads[least] += float(long[path])
     for path, found in files.items():

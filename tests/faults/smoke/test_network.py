@@ -29,7 +29,7 @@ from tests.faults.smoke.rankfaults import hungry_neighbours
 from tests.support.needs import needs
 from tests.support.plainhosts import PlainHosts, workers
 
-pytestmark = needs("ip", "nft")
+pytestmark = [needs("ip", "nft"), pytest.mark.speed]
 spaces = pytest.mark.skipif(bool(netns.refused()), reason=netns.refused() or "-")
 
 

@@ -40,7 +40,10 @@ def _fuse_works() -> bool:
     return True
 
 
-pytestmark = pytest.mark.skipif(not _mounting_works(), reason="mount namespaces are not allowed here")
+pytestmark = [
+    pytest.mark.skipif(not _mounting_works(), reason="mount namespaces are not allowed here"),
+    pytest.mark.speed,
+]
 needs_fuse = pytest.mark.skipif(not _fuse_works(), reason="/dev/fuse is not here")
 
 BAD = 2
