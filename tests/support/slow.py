@@ -31,19 +31,16 @@ def function(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Marks the slow ones, and puts the long files first as `--dist worksteal` deals the tests out, a part to each
+    worker: else they come last, and only one or two workers have any. Tests that start torch or measure a network run
+    one after the other, in one worker: side by side they starve each other."""
     slow = set(LIST.read_text().split("\n"))
     for item in items:
         if function(item) in slow:
             item.add_marker("slow")
-
-
-@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
-def long_files_first(items: list[pytest.Item]) -> None:
-    """As `--dist worksteal` deals the tests out, a part to each worker: else the long ones come last, and only one or
-    two workers have any. Tests that start torch or measure a network run one after the other, in one worker: side by
-    side they starve each other."""
+    yield
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:
         heavy = [item for item in items if any(item.iter_markers("torch")) or any(item.iter_markers("speed"))]
