@@ -34,6 +34,8 @@ VERDICTS = {
 }
 #: Those that no release ends.
 FINAL = {"other": "in another operation", "end": "in another operation"}
+#: Faults in which torch's worker server, which is in the rank, does not answer.
+SILENT = {"gil", "stop"}
 #: Verdicts that differ without Python stacks.
 WITHOUT_STACKS = {"debugger": "blocked on I/O"}
 

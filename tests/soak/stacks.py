@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from tests.integration.hanging import FINAL, VERDICTS, Hanging, wrong
+from tests.integration.hanging import FINAL, SILENT, VERDICTS, Hanging, wrong
 from tests.integration.local import Registry, registry
 from tests.support import proc
 
@@ -83,7 +83,7 @@ def _job(own: Registry, name: str, source: str, ranks: int) -> Hanging:
 
 
 def _result(data: Any, kind: str, rank: int, source: str, took: float, harmed: list[str]) -> str:
-    said = wrong(data, kind, rank, source != "none")
+    said = wrong(data, kind, rank, source == "py-spy" or (source == "torch" and kind not in SILENT))
     undecided = said and data["verdict"] == "undecided"
     result = "wrong" if harmed or (said and not undecided) else "undecided" if undecided else "right"
     told = ", ".join([said or f"right, {data['confidence']}", *harmed])
