@@ -460,19 +460,22 @@ _PIPELINE = frozenset({None, "send", "recv", "isend", "irecv", "batch_isend_irec
 
 
 def _astray(ranks: list[Judged]) -> list[Judged]:
-    """Marks the one rank that waits in another operation than all others, by their stacks. A guess: it may wait for
-    ranks of another process group than they do."""
-    if len(ranks) < _ENOUGH or not all(rank.held and rank.pending is None and rank.frames for rank in ranks):
+    """Marks the one rank that waits in another operation than all others: by their flight recorders in the same
+    collective of a group, else by their stacks. Those are a guess: it may wait for ranks of another process group."""
+    recorded = [rank.pending for rank in ranks if rank.pending is not None]
+    known = bool(recorded) or all(rank.frames for rank in ranks)
+    if len(ranks) < _ENOUGH or not known or not all(rank.held for rank in ranks):
         return ranks
-    operations = [place_of(rank.frames)[1] for rank in ranks]
+    if recorded and (len(recorded) < len(ranks) or len({(one.seq, one.group) for one in recorded}) > 1):
+        return ranks
+    operations = [rank.pending.operation if rank.pending else place_of(rank.frames)[1] for rank in ranks]
+    confidence = Confidence.LIKELY if recorded else Confidence.GUESS
     (usual, many), *rest = Counter(operations).most_common(2)
     if many != len(ranks) - 1 or not _PIPELINE.isdisjoint(operations):
         return ranks
     why = Message("it is in {operation}, and the others are in {other}", operation=rest[0][0], other=usual)
     return [
-        rank
-        if operation == usual
-        else replace(rank, what=What.DIVERGED, why=why, confidence=Confidence.GUESS, waits=False)
+        rank if operation == usual else replace(rank, what=What.DIVERGED, why=why, confidence=confidence, waits=False)
         for rank, operation in zip(ranks, operations, strict=True)
     ]
 

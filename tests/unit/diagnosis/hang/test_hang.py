@@ -74,6 +74,21 @@ def test_one_waits_in_another_collective() -> None:
     assert said(scene(*usual, "barrier", unseen=1)) == ("undecided", None, [])
 
 
+def test_one_is_in_another_collective_by_the_flight_recorders() -> None:
+    def scene(operation: str, seq: int = 6, *, all_recorded: bool = True) -> Scene:
+        odd = recorder(seq, pending=True)
+        odd["json"]["entries"][-1]["profiling_name"] = f"gloo:{operation}"
+        without = {} if all_recorded else {3: rank(3)}
+        return job({5: rank(5, recorder=odd), **without}, recorder=recorder(6, pending=True))
+
+    found = scene("all_gather")
+    assert said(found) == ("in another operation", "likely", [5])
+    assert found.why.startswith("it is in all_gather, and the others are in all_reduce; ")
+    assert said(scene("all_reduce")) == ("undecided", None, [])
+    assert said(scene("recv")) == ("undecided", None, [])
+    assert said(scene("all_gather", all_recorded=False)) == ("undecided", None, [])
+
+
 def test_a_stack_that_stands_for_many_blames_none_of_them() -> None:
     """Of a large job, stacks are taken of those that others wait for, and of one of each group of equal ranks."""
     waits = ["wait", "/usr/lib/python3.11/threading.py", 327]
