@@ -14,9 +14,12 @@ older.
 
 from __future__ import annotations
 
+import gc
+import pickle
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import error as struct_error
 from struct import unpack_from
@@ -38,6 +41,8 @@ MAX_DONE = 64
 MAX_GROUPS = 1_024
 MAX_RANKS = 1_000_000
 _TEXT_LIMIT = 1_000
+#: Numbers below it need no further look.
+_MAX_SEQ = 1 << 62
 _FRAMES = 100
 
 _RANK = re.compile(r"(\d{1,7})(?:\.[A-Za-z]{1,10})?$")
@@ -94,6 +99,16 @@ class FlightDump:
 
 def parse_dump(data: bytes, name: str) -> tuple[FlightDump | None, str]:
     """Parses a dump: returns it and an empty text, or None and the problem. `name` ends in the rank. Never raises."""
+    collects = gc.isenabled()
+    gc.disable()  # to walk so many containers again and again takes as long as to make them
+    try:
+        return _parse(data, name)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _parse(data: bytes, name: str) -> tuple[FlightDump | None, str]:
     try:
         found = _document(data)
     except fields.NotRead as error:
@@ -140,26 +155,25 @@ class _DumpReader:
         self._shapes: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._ranks_left = MAX_RANKS
         #: A recorder without events: operations that it no longer watches have ended.
-        self._eventless = not any(
-            entry.get("state") in ("started", "completed") or _text(entry.get("profiling_name"))[:4] == "nccl"
-            for entry in self._entries
-        )
+        states = {state for entry in self._entries if type(state := entry.get("state")) is str}
+        names = {name for entry in self._entries if type(name := entry.get("profiling_name")) is str}
+        self._eventless = states.isdisjoint(("started", "completed")) and not any(n.startswith("nccl") for n in names)
+        self._named: dict[tuple[str, str], tuple[str, str]] = {}
 
     def dump(self, rank: int | None) -> FlightDump:
         by_group: dict[str, list[Mapping[str, Any]]] = {}
         described: dict[str, str] = {}
-        ids: dict[str, str] = {}
         for entry in self._entries:
-            name, description = _named(entry)
+            name, description = self._named_of(entry)
             if name not in by_group and len(by_group) >= MAX_GROUPS:
                 continue
             by_group.setdefault(name, []).append(entry)
             described[name] = description
-            ids[name] = str(_whole(entry.get("pg_id")))
+        ids = {name: str(_whole(found[-1].get("pg_id"))) for name, found in by_group.items()}
         ranks: dict[str, tuple[int, ...] | None] = {}
         for key, config in list(self._config.items())[:MAX_GROUPS]:
             config = fields.mapping(config)
-            name = _text(config.get("name")) or key
+            name = _text(config.get("name")) or (str(key) if isinstance(key, str | int) else "")
             if name:
                 ranks[name] = self._ranks(config.get("ranks"))
                 described.setdefault(name, _text(config.get("desc")))
@@ -172,6 +186,17 @@ class _DumpReader:
         )
         first = _whole(self._entries[0].get("record_id")) if self._entries else None
         return FlightDump(rank, groups, first == 0)
+
+    def _named_of(self, entry: Mapping[str, Any]) -> tuple[str, str]:
+        """Name and description of an entry's group."""
+        given = fields.items(entry.get("process_group"), 2)
+        if len(given) == 2 and type(given[0]) is str and type(given[1]) is str and given[0]:
+            key = given[0], given[1]
+            if key not in self._named:
+                self._named[key] = _text(key[0]), _text(key[1])
+            return self._named[key]
+        name, description = [*map(_text, given), "", ""][:2]
+        return name or str(_whole(entry.get("pg_id"))), description
 
     def _group(
         self,
@@ -194,7 +219,7 @@ class _DumpReader:
             tuple(self._collective(entry) for entry in pending[:MAX_PENDING]),
             tuple(self._collective(entry) for entry in done[-MAX_DONE:]),
             max(map(_seq, entries), default=None),
-            any(entry.get("is_p2p") is True or (_whole(entry.get("p2p_seq_id")) or 0) > 0 for entry in entries),
+            any(entry.get("is_p2p") is True or _p2p_seq(entry) > 0 for entry in entries),
         )
 
     def _ranks(self, value: object) -> tuple[int, ...] | None:
@@ -257,15 +282,13 @@ class _DumpReader:
         return None
 
 
-def _named(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """Name and description of an entry's group."""
-    parts = [_text(part) for part in fields.items(entry.get("process_group"), 2)]
-    name, description = [*parts, "", ""][:2]
-    return name or str(_whole(entry.get("pg_id"))), description
-
-
 def _seq(entry: Mapping[str, Any]) -> int:
-    return _whole(entry.get("collective_seq_id")) or 0
+    value = entry.get("collective_seq_id")
+    return value if type(value) is int and 0 <= value < _MAX_SEQ else _whole(value) or 0
+
+
+def _p2p_seq(entry: Mapping[str, Any]) -> int:
+    return _whole(value) or 0 if (value := entry.get("p2p_seq_id")) else 0
 
 
 def _counted(value: object) -> int | None:
@@ -499,9 +522,10 @@ def _step(items: Sequence[Collective]) -> _Step:
 
 # Reader for plain values in an untrusted pickle.
 #
-# Python's unpickler is not used, not even with `find_class` disabled: nine bytes with a memo index of 2**28 make it
-# allocate 4 GiB, and a key of shared tuples makes it hash forever. This reader supports only opcodes of plain values
-# (protocols 2 to 5: containers, text, bytes, numbers, True, False, None), makes keys text, and limits every count.
+# Python's unpickler is not safe, not even with `find_class` disabled: nine bytes with a memo index of 2**28 make it
+# allocate 4 GiB, a key of shared tuples makes it hash forever, one of nested tuples overflows the C stack. This reader
+# supports only opcodes of plain values (protocols 2 to 5: containers, text, bytes, numbers, True, False, None), makes
+# keys text, and limits every count. Dumps as torch writes them, which can do none of that, are left to Python's.
 
 #: Operations of one pickle: each makes at most one container of about 60 bytes.
 MAX_OPERATIONS = 4_000_000
@@ -517,11 +541,42 @@ class NotPlain(fields.NotRead):
 
 
 def load_plain(data: bytes) -> object:
-    """The value of a pickle. Raises NotPlain. Values may be shared or contain themselves: never walk them unguarded."""
+    """The value of a pickle. Raises NotPlain. Values may be shared or contain themselves: never walk them unguarded.
+    Keys may be of any type that can be hashed."""
+    if _harmless(data):
+        with suppress(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError):
+            return pickle.loads(data)  # noqa: S301
     try:
         return _load(data)
     except (IndexError, KeyError, struct_error):
         raise NotPlain(_DAMAGED) from None
+
+
+#: Opcodes that a dump of torch has between texts, and that Python's unpickler runs without harm: no tuple is in the
+#: memo, a memo index is below 2**20, a number has 64 bits at most, and only two values of the memo make a tuple.
+_RUN = re.compile(
+    rb"(?:h.h.\x86(?![qr])|[hKq].|\((?![eu])|\](?:\(e)?|\}(?:\(u)?|[euasN\x88\x89)]|M..|[Jj].{4}|G.{8}|r..[\x00-\x0f]\x00"
+    rb"|\x8a(?:\x00|\x01.|\x02..|\x03.{3}|\x04.{4}|\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}))*+",
+    re.DOTALL,
+)
+#: Other tuples: as many can be nested.
+_TUPLES = 64
+
+
+def _harmless(data: bytes) -> bool:
+    """Whether Python's unpickler runs no other opcodes than those of `_RUN`, texts, and a few tuples."""
+    if not data.startswith(b"\x80\x02") or len(data) > MAX_OPERATIONS:
+        return False
+    at, tuples = 2, 0
+    while (at := _RUN.match(data, at).end()) < len(data):  # type: ignore[union-attr]  # it may match nothing
+        op = data[at]
+        if op == 0x58:  # BINUNICODE
+            at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+        elif op == 0x86 and data[at + 1 : at + 2] not in (b"q", b"r"):  # TUPLE2
+            at, tuples = at + 1, tuples + 1
+        else:
+            return op == 0x2E and tuples <= _TUPLES  # STOP
+    return False
 
 
 def _load(data: bytes) -> object:

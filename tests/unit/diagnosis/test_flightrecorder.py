@@ -208,7 +208,9 @@ def test_torchs_own_recorder(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(RECORDED)
     subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, capture_output=True, timeout=50)
-    pickled = dump((tmp_path / "nccl_trace_rank_0").read_bytes(), 0)
+    data = (tmp_path / "nccl_trace_rank_0").read_bytes()
+    assert flightrecorder._harmless(data), "torch writes other opcodes now: reading takes four times as long"
+    pickled = dump(data, 0)
     (group,) = pickled.groups
     assert (group.name, group.description, group.entered, group.last_enqueued) == ("0", "default_pg", 4, 4)
     assert [item.operation for item in group.done] == ["all_reduce"] * 3 + ["broadcast"]

@@ -5,6 +5,7 @@ import os
 import pickle
 import resource
 import time
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -46,6 +47,65 @@ def test_a_cut_pickle_is_refused(value, data):
     whole = pickle.dumps(value, 4)
     with pytest.raises(NotPlain, match="cut off"):
         load_plain(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+#: Opcodes that a dump of torch has, and tuples in the memo, which it has not.
+TOKENS = [
+    b"]",
+    b"}",
+    b"(",
+    b"e",
+    b"u",
+    b"a",
+    b"s",
+    b")",
+    b"N",
+    b"K\x01",
+    b"X\x01\0\0\0a",
+    b"h\0",
+    b"h\x01",
+    b"q\0",
+    b"q\x01",
+]
+TOKENS += [b"\x86", b"h\0h\x01\x86", b"r\x01\0\0\0", b"\x8a\x01\x05", b"M\0\x01", b"h\0h\x01\x86q\0"]
+
+
+@given(st.lists(st.sampled_from(TOKENS), max_size=40))
+def test_any_opcodes_give_the_same_by_both_readers(tokens):
+    data = b"\x80\x02" + b"".join(tokens) + b"."
+    if not flightrecorder._harmless(data):
+        return
+    with contextlib.suppress(NotPlain):
+        with patch.object(flightrecorder, "_harmless", return_value=False):
+            ours = load_plain(data)
+        assert kinds(load_plain(data)) == kinds(ours)
+
+
+def kinds(value, depth=4):
+    """The value without what is deep in it: it may contain itself."""
+    if depth == 0 or not isinstance(value, list | tuple | dict):
+        return type(value) if isinstance(value, list | tuple | dict) else value
+    if isinstance(value, dict):
+        return {str(key): kinds(item, depth - 1) for key, item in value.items()}
+    return type(value), [kinds(item, depth - 1) for item in value]
+
+
+def test_what_pythons_reader_cannot_bear_is_left_to_ours(monkeypatch):
+    """Shared tuples as a key hash forever, nested ones overflow the C stack, a large memo takes gigabytes."""
+    monkeypatch.setattr(flightrecorder, "MAX_OPERATIONS", 500_000)
+    shared = b"\x80\x02)q\0" + b"".join(b"h" + bytes([n, 104, n]) + b"\x86q" + bytes([n + 1]) for n in range(99))
+    for data in (
+        shared + b"}h\x63Ns.",
+        b"\x80\x02}N" + b"N\x86" * 50_000 + b"Ns.",
+        b"\x80\x02}N" + b"Jh\0h\0\x86" * 50_000 + b"Ns.",
+        b"\x80\x02N\x85(eq\0.",
+        b"\x80\x02Nr\0\0\x10\0.",
+        b"\x80\x02X\xff\xff\xff\xffa.",
+        b"\x80\x02]" + b"N" * flightrecorder.MAX_OPERATIONS + b".",
+    ):
+        assert not flightrecorder._harmless(data), data[:20]
+        with contextlib.suppress(NotPlain):
+            load_plain(data)
 
 
 class Command:
