@@ -65,7 +65,7 @@ async def look_at(
     names = list(dict.fromkeys(rank.worker for rank in bare))[:SPIED]
     chosen = [worker for worker in workers if worker.name in names]
     # Its stacks alone are used, so that it need not last.
-    again = await look(executor, chosen, timeout, pyspy, _SPY_WINDOW, watching=say.running)
+    again = await look(executor, chosen, timeout, pyspy, window=_SPY_WINDOW, watching=say.running)
     spied = {item.worker.name: item for item in again}
     return [with_stacks(item, spied.get(item.worker.name)) for item in looks]
 
