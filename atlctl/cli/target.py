@@ -416,7 +416,7 @@ async def with_attempt(source: Backend, job: Job, number: int) -> tuple[Backend,
             Message("the attempts of job {job} are not counted: 'atlctl run' does that", job=job.name),
             Message("before the last restart: {command}", command=f"atlctl logs {job.name} --previous"),
         )
-    last = 1 + max((worker.attempt or 0 for worker in job.workers), default=0)
+    last = job.attempts or 1
     if number > last:
         text = Message("job {job} has no attempt {number}; its attempts: {numbers}")
         raise NothingMatched(text.filled(job=job.name, number=number, numbers=fold_numbers(range(1, last + 1))))

@@ -41,8 +41,8 @@ MAX_DONE = 64
 MAX_GROUPS = 1_024
 MAX_RANKS = 1_000_000
 _TEXT_LIMIT = 1_000
-#: Numbers below it need no further look.
-_MAX_SEQ = 1 << 62
+#: Numbers of a smaller size need no second look.
+_SHORT = 1 << 62
 _FRAMES = 100
 
 _RANK = re.compile(r"(\d{1,7})(?:\.[A-Za-z]{1,10})?$")
@@ -154,9 +154,9 @@ class _DumpReader:
         self._operations: dict[str, str] = {}
         self._shapes: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._ranks_left = MAX_RANKS
-        #: A recorder without events: operations that it no longer watches have ended.
         states = {state for entry in self._entries if type(state := entry.get("state")) is str}
         names = {name for entry in self._entries if type(name := entry.get("profiling_name")) is str}
+        #: A recorder without events: operations that it no longer watches have ended.
         self._eventless = states.isdisjoint(("started", "completed")) and not any(n.startswith("nccl") for n in names)
         self._named: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -219,7 +219,7 @@ class _DumpReader:
             tuple(self._collective(entry) for entry in pending[:MAX_PENDING]),
             tuple(self._collective(entry) for entry in done[-MAX_DONE:]),
             max(map(_seq, entries), default=None),
-            any(entry.get("is_p2p") is True or _p2p_seq(entry) > 0 for entry in entries),
+            any(entry.get("is_p2p") is True or (_whole(entry.get("p2p_seq_id")) or 0) > 0 for entry in entries),
         )
 
     def _ranks(self, value: object) -> tuple[int, ...] | None:
@@ -283,12 +283,7 @@ class _DumpReader:
 
 
 def _seq(entry: Mapping[str, Any]) -> int:
-    value = entry.get("collective_seq_id")
-    return value if type(value) is int and 0 <= value < _MAX_SEQ else _whole(value) or 0
-
-
-def _p2p_seq(entry: Mapping[str, Any]) -> int:
-    return _whole(value) or 0 if (value := entry.get("p2p_seq_id")) else 0
+    return _whole(entry.get("collective_seq_id")) or 0
 
 
 def _counted(value: object) -> int | None:
@@ -298,6 +293,8 @@ def _counted(value: object) -> int | None:
 
 def _whole(value: object) -> int | None:
     """A whole number, also one written as text, as in JSON dumps."""
+    if type(value) is int and -_SHORT < value < _SHORT:
+        return value
     if isinstance(value, str) and len(value) <= 20 and value.removeprefix("-").isdecimal():
         value = int(value)
     return fields.whole(value)

@@ -166,6 +166,11 @@ class Job:
         return sum(worker.state is State.RUNNING for worker in self.workers)
 
     @property
+    def attempts(self) -> int | None:
+        """How often it was started; None if that is not counted."""
+        return max((1 + worker.attempt for worker in self.workers if worker.attempt is not None), default=None)
+
+    @property
     def gpus(self) -> int | None:
         """GPUs of all workers, None if unknown."""
         stated = [worker.gpus for worker in self.workers if worker.gpus is not None]

@@ -10,7 +10,7 @@ from atlctl.remote.proc import below, children_of, decoded, environment, everyth
 
 TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import Any
 
     #: Reads up to a number of bytes of each file; returns the contents and, for other files, the errors.
@@ -24,11 +24,11 @@ _KEPT = (
 _MARKS = (b"ATLCTL_STATE_DIR", b"ATLCTL_JOB", b"ATLCTL_WORKER")
 _LAUNCHED = (b"WORLD_SIZE", b"MASTER_ADDR", b"TORCHELASTIC_RUN_ID")
 _MODULES = (b"torch.distributed.run", b"torch.distributed.launch")
-#: Launchers that import torch, too.
-_LAUNCHERS = {b"torchrun", b"accelerate", b"deepspeed", b"horovodrun", b"composer", b"colossalai"}
+#: Programs of launchers that import torch themselves.
+_PROGRAMS = {b"torchrun", b"accelerate", b"deepspeed", b"horovodrun", b"composer", b"colossalai"}
 #: Variables of other launchers: a process's number on its host, how many processes are there, its number in the job,
 #: and how many are in it.
-LAUNCHED = (
+OTHER_LAUNCHERS = (
     ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK", "PMI_SIZE"),
@@ -55,20 +55,16 @@ def unlaunched_rank(environ: Mapping[bytes, bytes]) -> dict[str, str] | None:
     if the worker has one training process. None without any of them."""
     if b"ATLCTL_EXEC" in environ:  # a command of `atlctl exec`
         return None
-    for names in LAUNCHED:
+    for names in (*OTHER_LAUNCHERS, ("", "", "RANK", "WORLD_SIZE")):
         local, beside, rank, world = (environ.get(name.encode(), b"") for name in names)
-        if _below(rank, world):
+        if _numbered(rank, world):
+            local, beside = (local, beside) if names[0] else (b"0", b"1")
             found = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
-            break
-    else:
-        rank, world = environ.get(b"RANK", b""), environ.get(b"WORLD_SIZE", b"")
-        if not _below(rank, world):
-            return None
-        found = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": b"0", "LOCAL_WORLD_SIZE": b"1"}
-    return {name: value.decode() for name, value in found.items() if value.isdigit()}
+            return {name: value.decode() for name, value in found.items() if value.isdigit()}
+    return None
 
 
-def _below(number: bytes, count: bytes) -> bool:
+def _numbered(number: bytes, count: bytes) -> bool:
     return number.isdigit() and count.isdigit() and len(count) < 8 and int(number[:8]) < int(count)
 
 
@@ -144,23 +140,28 @@ class Finder:
     def _unlaunched(self) -> dict[int, int | None]:
         """Processes with torch that another launcher, or the platform, has given a rank, if it is only one process; and
         those of `torch.multiprocessing.spawn`, whose ranks are not in their environment. Not their children."""
-        asked = [pid for pid, env in self.environs.items() if b"ATLCTL_EXEC" not in env and self._is_python(pid)]
-        asked = [pid for pid in asked if not self._loads(pid) and self.ours(pid)]
-        lines, _ = self._read_all([f"{self._proc}{pid}/cmdline" for pid in asked], _COMMAND_LIMIT)
-        commands = {_pid(path): line for path, line in lines.items()}
-        asked = [pid for pid in asked if not launches(commands.get(pid, b""), _LAUNCHERS)]
-        maps, _ = self._read_all([f"{self._proc}{pid}/maps" for pid in asked], _MAPS)
-        torch = {_pid(path) for path, text in maps.items() if b"/libtorch" in text}
-        spawned = {pid for pid in torch if b"spawn_main" in commands.get(pid, b"") and self.table[pid].parent in torch}
-        inner = {child for pid in torch for child in self.below(pid)}
-        ranks = {pid: unlaunched_rank(self.environs[pid]) for pid in torch - inner}
-        numbers = [int(own["RANK"]) for pid, own in ranks.items() if own]
-        found: dict[int, int | None] = {pid: int(own["RANK"]) for pid, own in ranks.items() if own}
-        over = {self.table[pid].parent for pid in spawned}
-        found = {pid: rank for pid, rank in found.items() if pid not in over and numbers.count(rank or 0) == 1}
-        return {**found, **dict.fromkeys(spawned)}
+        asked = [pid for pid, env in self.environs.items() if b"ATLCTL_EXEC" not in env and not self._is_loader(pid)]
+        commands = self._commands(asked)
+        loaded = self.with_torch([pid for pid, line in commands.items() if not launches(line, _PROGRAMS)])
+        torch = {pid for pid, has in loaded.items() if has}
+        spawned = {pid for pid in torch if b"spawn_main" in commands[pid] and self.table[pid].parent in torch}
+        inner = {child for pid in torch for child in self.below(pid)} | {self.table[pid].parent for pid in spawned}
+        known = {pid: unlaunched_rank(self.environs[pid]) for pid in torch - inner}
+        ranks = {pid: int(own["RANK"]) for pid, own in known.items() if own}
+        numbers = [*ranks.values()]
+        return {**{pid: r for pid, r in ranks.items() if numbers.count(r) == 1}, **dict.fromkeys(spawned)}
 
-    def _loads(self, pid: int) -> bool:
+    def with_torch(self, pids: Iterable[int]) -> dict[int, bool]:
+        """Whether each process has loaded torch's libraries. Without those whose memory map cannot be read."""
+        maps, _ = self._read_all([f"{self._proc}{pid}/maps" for pid in pids], _MAPS)
+        return {_pid(path): b"/libtorch" in text for path, text in maps.items() if text}
+
+    def _commands(self, pids: Iterable[int]) -> dict[int, bytes]:
+        """The command lines of those that are Python processes of this worker."""
+        asked = [f"{self._proc}{pid}/cmdline" for pid in pids if self._is_python(pid) and self.ours(pid)]
+        return {_pid(path): line for path, line in self._read_all(asked, _COMMAND_LIMIT)[0].items()}
+
+    def _is_loader(self, pid: int) -> bool:
         return self.table[pid].comm == "pt_data_worker"
 
     def ranks(self) -> list[dict[str, Any]]:
@@ -170,7 +171,7 @@ class Finder:
         named = {pid: rank for pid, rank in processes.items() if rank is not None}
         tops = [pid for pid, rank in named.items() if named.get(self.table[pid].parent) != rank]
         # A DataLoader process that outlived its rank does not count as a rank.
-        tops = [pid for pid in tops if not self._loads(pid)]
+        tops = [pid for pid in tops if not self._is_loader(pid)]
         chosen: dict[int, int] = {}
         for pid in sorted(tops, key=lambda pid: (self.table[pid].start, pid)):
             chosen[named[pid]] = self._trainer(pid, named)
@@ -181,9 +182,7 @@ class Finder:
 
     def launchers(self) -> int:
         """The number of torchrun agents. Without ranks they wait for agents of other workers."""
-        asked = [pid for pid in self.environs if self._is_python(pid) and self.ours(pid)]
-        lines, _ = self._read_all([f"{self._proc}{pid}/cmdline" for pid in asked], _COMMAND_LIMIT)
-        return sum(map(launches, lines.values()))
+        return sum(map(launches, self._commands(self.environs).values()))
 
     def below(self, pid: int) -> list[int]:
         """All descendants, nearest first."""

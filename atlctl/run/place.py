@@ -13,7 +13,7 @@ from atlctl.backends.hosts.peers import Found, find, surroundings
 from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.naming import MAX_JOB_NAME
-from atlctl.remote.ranks import LAUNCHED, masters
+from atlctl.remote.ranks import OTHER_LAUNCHERS, masters
 
 #: Variables that name a job, in falling order; the same in all of its workers.
 _NAMES = ("PET_RDZV_ID", "VC_JOB_NAME", "JOB_NAME", "SLURM_JOB_ID")
@@ -30,7 +30,7 @@ _COUNTS = (
 )
 #: A launcher's number for one of its processes on this host, how many of them are here, and its number in the job; that
 #: of torchrun first, which may be inside the others.
-_LOCAL = (("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK"), *(names[:3] for names in LAUNCHED))
+_LOCAL = (("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK"), *(names[:3] for names in OTHER_LAUNCHERS))
 #: Variables that differ between two starts of one job, or two steps.
 _STEPS = ("SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
 _TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")

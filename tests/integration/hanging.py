@@ -172,9 +172,8 @@ def train(folder: Path) -> None:
 
     signal.signal(signal.SIGUSR1, release)
     torch.set_num_threads(1)
-    for name in ("RANK", "SIZE"):
-        if f"OMPI_COMM_WORLD_{name}" in os.environ:
-            os.environ[{"SIZE": "WORLD_SIZE"}.get(name, name)] = os.environ[f"OMPI_COMM_WORLD_{name}"]
+    for name, of_mpi in (("RANK", "OMPI_COMM_WORLD_RANK"), ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")):
+        os.environ[name] = os.environ.get(of_mpi, os.environ[name])
     dist.init_process_group("gloo")
     rank, seen, value, step = dist.get_rank(), "0", torch.ones(8), 0
     while True:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from tests.support import zygote
 
-#: Warnings are errors in the child too; the flag is not inherited by what the child starts.
 #: A status line up to where it is erased, and the last erasing: how slow a machine is decides whether there is one.
 STATUS_LINE = re.compile(rb"\r\x1b\[K(?:[^\r\n]*(?=\r\x1b\[K))?")
+#: Warnings are errors in the child too; the flag is not inherited by what the child starts.
 ATLCTL: tuple[str, ...] = (sys.executable, "-W", "error", "-m", "atlctl")
 
 

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     yield
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:
-        heavy = [item for item in items if any(item.iter_markers("torch")) or any(item.iter_markers("speed"))]
+        heavy = [item for item in items if {"torch", "speed"} & {mark.name for mark in item.iter_markers()}]
         apart = {item.nodeid.partition("::")[0] for item in heavy}
         items[:] = spread(items, workers, dict(map(str.split, LONG.read_text().splitlines())), apart)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -107,12 +107,9 @@ async def _errors(
     )
     if isinstance(found_job, recorded.Recording):
         return recorded.tell(found_job, display)
-    number = attempt
     if attempt is not None:
         source, found_job, attempt = await with_attempt(source, found_job, attempt)
     job = await held.look(source, found_job)
-    if number is None:
-        number = max((1 + worker.attempt for worker in job.workers if worker.attempt is not None), default=None)
     own = own_signatures()
     known = matcher(own)
     with say.doing(Message("reading the events of job {job}", job=job.name)):
@@ -130,8 +127,14 @@ async def _errors(
     found, _ = await with_ranks(source, job, found, collected.evidence, pyspy=pyspy)
     quiet = found.verdict is Verdict.NONE and job.state is State.RUNNING
     still = still_of(collected.latest, time.time()) if quiet else None
-    about: dict[str, Any] = {"job": job.name, "uid": job.uid, "state": str(job.state), "attempt": number}
-    about |= {"source": None, "standstill": still_data(still)}
+    about = {
+        "job": job.name,
+        "uid": job.uid,
+        "state": str(job.state),
+        "attempt": attempt or job.attempts,
+        "source": None,
+        "standstill": still_data(still),
+    }
     state = Message("job {job}: {state}", job=job.name, state=say.state(job.state, job.reason))
     problems = [
         {"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint}

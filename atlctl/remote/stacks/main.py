@@ -11,7 +11,7 @@ import time
 import zlib
 
 from atlctl.remote import cgroups
-from atlctl.remote.proc import addresses, names, read, read_all, stat, text
+from atlctl.remote.proc import addresses, names, read, stat, text
 from atlctl.remote.ranks import Finder
 from atlctl.remote.sentences import Sentence, plain
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Flags of the client: ask NCCL's RAS service (one worker answers for all), take stacks with py-spy, let torch write
 #: its flight recorders.
 RAS, SPY, DUMP = 1, 2, 4
-_CHILDREN, _MOVED, _MAPS = 32, 5, 8 << 20
+_CHILDREN, _MOVED = 32, 5
 #: Minimum bytes of free memory for more than reading /proc. A py-spy takes about 10 MiB, four run at once, RAS's answer
 #: on 8,192 ranks takes 34, and the training may allocate more meanwhile.
 HEADROOM = 128 << 20
@@ -99,7 +99,9 @@ def probe(
         for rank in ranks:
             rank.update(_change(before[rank["pid"]], after[rank["pid"]]))
         launched = ras.facts() if ras is not None else None
-        _tell_torch(ranks)
+        loaded = finder.with_torch([rank["pid"] for rank in ranks])
+        for rank in ranks:
+            rank["torch"] = loaded.get(rank["pid"])
         if dumps is not None and watch is None:
             dumps.ask([rank for rank in ranks if rank["looks"]], finder.environs, write=bool(asked & DUMP))
     finally:
@@ -142,14 +144,6 @@ def _short(room: Found) -> bool:
 
 def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
-
-
-def _tell_torch(ranks: list[Found]) -> None:
-    """Add `torch`: whether the process has loaded torch's libraries; None if its memory map cannot be read."""
-    paths = {f"/proc/{rank['pid']}/maps": rank for rank in ranks}
-    maps, _ = read_all(list(paths), _MAPS)
-    for path, rank in paths.items():
-        rank["torch"] = b"/libtorch" in maps[path] if maps.get(path) else None
 
 
 def _lack(room: Found) -> str | None:
