@@ -167,8 +167,8 @@ class Job:
 
     @property
     def attempts(self) -> int | None:
-        """How often it was started; None if that is not counted."""
-        return max((1 + worker.attempt for worker in self.workers if worker.attempt is not None), default=None)
+        """How often it was started; None if only one start is known."""
+        return max((1 + worker.attempt for worker in self.workers if worker.attempt), default=None)
 
     @property
     def gpus(self) -> int | None:

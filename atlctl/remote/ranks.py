@@ -146,10 +146,9 @@ class Finder:
         torch = {pid for pid, has in loaded.items() if has}
         spawned = {pid for pid in torch if b"spawn_main" in commands[pid] and self.table[pid].parent in torch}
         inner = {child for pid in torch for child in self.below(pid)} | {self.table[pid].parent for pid in spawned}
-        known = {pid: unlaunched_rank(self.environs[pid]) for pid in torch - inner}
-        ranks = {pid: int(own["RANK"]) for pid, own in known.items() if own}
-        numbers = [*ranks.values()]
-        return {**{pid: r for pid, r in ranks.items() if numbers.count(r) == 1}, **dict.fromkeys(spawned)}
+        ranks = {pid: int(own["RANK"]) for pid in torch - inner if (own := unlaunched_rank(self.environs[pid]))}
+        alone = {pid: rank for pid, rank in ranks.items() if [*ranks.values()].count(rank) == 1}
+        return {**alone, **dict.fromkeys(spawned)}
 
     def with_torch(self, pids: Iterable[int]) -> dict[int, bool]:
         """Whether each process has loaded torch's libraries. Without those whose memory map cannot be read."""

@@ -107,6 +107,7 @@ async def _errors(
     )
     if isinstance(found_job, recorded.Recording):
         return recorded.tell(found_job, display)
+    asked = attempt
     if attempt is not None:
         source, found_job, attempt = await with_attempt(source, found_job, attempt)
     job = await held.look(source, found_job)
@@ -131,7 +132,7 @@ async def _errors(
         "job": job.name,
         "uid": job.uid,
         "state": str(job.state),
-        "attempt": attempt or job.attempts,
+        "attempt": asked or job.attempts,
         "source": None,
         "standstill": still_data(still),
     }
