@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
-from atlctl.backends.base import LogLine, Stream
+from atlctl.backends.base import LogLine, LogRequest, LogSource, Stream
 from atlctl.cli.sinks import line_object, sanitizer_for
-from atlctl.jobs.errors import AtlctlError
-from atlctl.jobs.model import Worker
+from atlctl.diagnosis.logline import ATTEMPT, ATTEMPT_LITERAL, clean_line
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, NothingMatched
+from atlctl.jobs.model import Job, Worker
+from atlctl.jobs.naming import fold_numbers
 from atlctl.render.jsonout import dumps
 from atlctl.render.lines import prefix_for
 from atlctl.render.streams import Streams
@@ -17,6 +22,41 @@ from atlctl.render.writer import Writer
 
 Chunk = Sequence[tuple[Worker, LogLine]]
 _SECOND = 1_000_000_000
+
+
+def lines_of(source: LogSource, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
+    """As `LogSource.lines`. A container's log has its attempts by `atlctl rerun` one after the other."""
+    if job.backend != "kubernetes" or request.attempt is None or request.previous:
+        return source.lines(job, worker, request)
+    whole = source.lines(job, worker, replace(request, attempt=None, tail=None))
+    return _of_attempt(whole, job, request.attempt, request.tail)
+
+
+def no_attempt(job: Job, number: int, last: int) -> NothingMatched:
+    """The error for an attempt after the last one."""
+    text = Message("job {job} has no attempt {number}; its attempts: {numbers}")
+    return NothingMatched(text.filled(job=job.name, number=number, numbers=fold_numbers(range(1, last + 1))))
+
+
+async def _of_attempt(
+    whole: AsyncIterator[Sequence[LogLine]], job: Job, number: int, tail: int | None
+) -> AsyncIterator[Sequence[LogLine]]:
+    now, last = 1, deque[LogLine](maxlen=tail)
+    async for batch in whole:
+        found = []
+        for line in batch:
+            if line.data.startswith(ATTEMPT_LITERAL) and (match := ATTEMPT.match(clean_line(line.data))):
+                now = int(match[1])
+            if now == number:
+                found.append(line)
+        if tail is None:
+            yield found
+        else:
+            last.extend(found)
+    if tail is not None:
+        yield list(last)
+    if number > now:
+        raise no_attempt(job, number, now)
 
 
 class TextLines:

@@ -406,11 +406,13 @@ async def with_wrappers(source: Backend, job: Job) -> tuple[Backend, Job]:
 
 async def with_attempt(source: Backend, job: Job, number: int) -> tuple[Backend, Job, int | None]:
     """The job in an attempt, and its number for a log: None if it is the last one. Raises NothingMatched if it does not
-    exist, UsageError if attempts are not counted."""
+    exist, UsageError if attempts are not counted. In a cluster only the logs show which there are."""
     from atlctl.backends.hosts.backend import SupervisedBackend
-    from atlctl.jobs.naming import fold_numbers
+    from atlctl.cli.loglines import no_attempt
 
     source, job = await with_wrappers(source, job)
+    if source.name == "kubernetes":
+        return source, job, number
     if not isinstance(source, SupervisedBackend):
         raise UsageError(
             Message("the attempts of job {job} are not counted: 'atlctl run' does that", job=job.name),
@@ -418,8 +420,7 @@ async def with_attempt(source: Backend, job: Job, number: int) -> tuple[Backend,
         )
     last = job.attempts or 1
     if number > last:
-        text = Message("job {job} has no attempt {number}; its attempts: {numbers}")
-        raise NothingMatched(text.filled(job=job.name, number=number, numbers=fold_numbers(range(1, last + 1))))
+        raise no_attempt(job, number, last)
     return (source, job, None) if number == last else (source, await source.in_attempt(job, number), number)
 
 

@@ -95,6 +95,11 @@ class ReadPart:
     whole: bool
     first: float | None
 
+    @property
+    def enough(self) -> bool:
+        """Whether nothing in front of it matters."""
+        return self.whole or bool(self.facts.attempt)
+
 
 def first_sign(facts: LogFacts) -> tuple[int, float | None] | None:
     """The line number and time of the first sign of failure; None if there is none."""
@@ -123,12 +128,12 @@ def uncovered(parts: Mapping[str, ReadPart]) -> frozenset[str]:
     """
     signs = {name: first_sign(part.facts) for name, part in parts.items()}
     if not any(signs.values()):
-        return frozenset(name for name, part in parts.items() if not part.whole)
+        return frozenset(name for name, part in parts.items() if not part.enough)
     begin = beginning(parts)
     short = set()
     for name, part in parts.items():
         sign = signs[name]
-        if part.whole:
+        if part.enough:
             continue
         near = sign is not None and sign[0] <= LINES_BEFORE
         late = begin is not None and part.first is not None and part.first > begin

@@ -16,6 +16,8 @@ from statistics import median
 
 from atlctl.diagnosis.consequence import COLLECTIVE_MISMATCH, consequence_of
 from atlctl.diagnosis.logline import (
+    ATTEMPT,
+    ATTEMPT_LITERAL,
     NOBODY,
     PROGRESS,
     PROGRESS_HEAD,
@@ -70,8 +72,8 @@ _STEP = re.compile(PROGRESS)
 #: A line that is longer than a stamp is not blank.
 _STAMPED = 48
 _EVENT = '"name": "torchelastic.worker.status.FAILED"'
-#: Literals of torchelastic's events, and of NCCL's warnings before a failure.
-_OTHER_LITERALS = (b"torchelastic.worker.status.FAILED", b"NCCL WARN")
+#: Literals of torchelastic's events, of NCCL's warnings before a failure, and of attempts.
+_OTHER_LITERALS = (b"torchelastic.worker.status.FAILED", b"NCCL WARN", ATTEMPT_LITERAL)
 #: Byte strings of which one is in a line that reports an end.
 END_LITERALS = (b"(exitcode: ", b" closing signal ")
 #: A log that was cut at its top may begin in the middle of a traceback.
@@ -114,7 +116,9 @@ class LogFacts:
     that shows the program continuing, `outlived` the last line at which the training had continued for long after all
     deaths and tracebacks before it. `went_on`: the last line of a rank (None: of no known one) after its traceback with
     a training step and the process's own time. `before` are the plain lines before the first note of each end, by the
-    note's line, `tail` those at the end of the log. `cut`: the log begins in the middle of a report.
+    note's line, `tail` those at the end of the log. `cut`: the log begins in the middle of a report. `attempt`: the
+    facts are those of this attempt of `atlctl rerun` in a container, 0 if there was none; `ended`: its exit code, or
+    its negative signal.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -142,6 +146,8 @@ class LogFacts:
     last_text: str = ""
     before: dict[int, tuple[PlainLine, ...]] = field(default_factory=dict)
     tail: tuple[PlainLine, ...] = ()
+    attempt: int = 0
+    ended: int | None = None
 
     @property
     def said(self) -> bool:
@@ -232,6 +238,8 @@ class LogReader:
             stamp, body = split_stamp(line)
         raw = clean_line(body)
         if raw.startswith(WRAPPER):
+            if attempt := ATTEMPT.match(raw):
+                self._attempt(line_no, int(attempt[1]), attempt[2], attempt[3])
             return self._traces.open_at(line_no)
         if not raw.strip():
             return self._summaries.open or self._traces.open_at(line_no)
@@ -292,6 +300,14 @@ class LogReader:
         if note is not None and note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS):
             self._traces.feed(origin, text, line_no, time)  # the last line of the agent's own traceback
         return bool(self._half) or self._summaries.open or self._traces.open_at(line_no)
+
+    def _attempt(self, line_no: int, number: int, code: str | None, signal: str | None) -> None:
+        """An attempt begins, or has ended. The lines before its beginning are about another one."""
+        if code is None and signal is None:
+            LogReader.__init__(self, self._matcher)
+            self._last_no, self._fed, self._traces = line_no, 1, Traces(line_no)
+        self._facts.attempt = number
+        self._facts.ended = int(code) if code else -int(signal) if signal else None
 
     def facts(self) -> LogFacts:
         """The facts so far."""

@@ -22,6 +22,9 @@ _REPLACEMENT = "�"
 
 #: The beginning of the lines that `atlctl run` prints into the log of its worker. They quote other lines.
 WRAPPER = "atlctl: "
+#: The lines with which `atlctl rerun` begins and ends an attempt in a container's log.
+ATTEMPT = re.compile(rf"{WRAPPER}attempt (\d{{1,6}})(?:: | ended: (?:exit code (\d{{1,3}})|signal (\d{{1,3}}))$)")
+ATTEMPT_LITERAL = b"atlctl: attempt "
 
 
 def decode(data: bytes) -> str:

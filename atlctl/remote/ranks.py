@@ -93,10 +93,11 @@ class Finder:
 
     def __init__(self, reading: ReadAll = read_all, root: str = "") -> None:
         self._read_all, self._proc = reading, root + "/proc/"
+        table = everything(root)
+        # In a container 2 is any process, as the kernel's threads are not visible.
+        kernel = 2 if 2 in table and table[2].comm == "kthreadd" else -1
         self.table = {
-            pid: entry
-            for pid, entry in everything(root).items()
-            if 2 not in (pid, entry.parent) and pid != os.getpid()  # kernel threads and this process
+            pid: entry for pid, entry in table.items() if kernel not in (pid, entry.parent) and pid != os.getpid()
         }
         self._children = children_of(self.table)
         paths = [f"{self._proc}{pid}/environ" for pid, entry in self.table.items() if entry.state not in "ZX"]

@@ -64,7 +64,7 @@ def test_the_working_folder(site: Site) -> None:
     *found, environ = site.run(read)
     assert found == [b"tex", b"tex", None, None, None]
     assert environ is not None
-    with pytest.raises(CannotStartError, match=r"gpu1: .*nowhere: no such folder") as caught:
+    with pytest.raises(CannotStartError, match=r"gpu\[1-2\]: .*nowhere: no such folder") as caught:
         site.start("true", name="other", chdir="nowhere")
     assert caught.value.exit_code == 125
 

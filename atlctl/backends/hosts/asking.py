@@ -61,10 +61,10 @@ def _program(entry: str) -> str:
 def request(question: str, details: dict[str, Any]) -> ExecRequest:
     """The command that asks one question. A start takes its steps on standard input; the others have no input, so that
     one session carries both the question and the lifeline."""
-    start = question == "start"
-    entry = f"{_SUPERVISOR}.starting" if start else f"{_SUPERVISOR}.asked"
+    starts = {"start": "starting", "in_place": "inplace"}
+    entry = f"{_SUPERVISOR}.{starts.get(question, 'asked')}"
     words = (sending.boot(), entry, _program(entry), "--", question, json.dumps(details))
-    return ExecRequest(Argv(sending.command(f"atlctl-{question}", "-I -S -X utf8", words)), stdin=start)
+    return ExecRequest(Argv(sending.command(f"atlctl-{question}", "-I -S -X utf8", words)), stdin=question in starts)
 
 
 # Questions and answers

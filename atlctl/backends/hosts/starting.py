@@ -32,6 +32,7 @@ from atlctl.backends.hosts.stopping import remove_folders, stop
 from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import NO_PYTHON, AtlctlError, ExitCode, NothingMatched, Replaced, Unreachable, UsageError
 from atlctl.jobs.fields import whole
+from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import check_job_name, fold_names, safe_file_name
 from atlctl.jobs.statedir import ensure_dir, file_error, state_dir
 from atlctl.remote.supervisor import boot
@@ -296,10 +297,12 @@ async def start(executors: Executors, spec: StartSpec, hosts: Mapping[str, Host]
         try:
             if claim.old is not None:
                 await _must_have_ended(executors, claim.old)
-            record = await _StartOnHosts(executors, spec, hosts, claim, timeout).run()
+            begun = _StartOnHosts(executors, spec, hosts, claim, timeout)
+            await begun.run()
+            assert begun.record is not None
             if claim.old is not None:
                 await _sweep(executors, claim.old, hosts)
-            return record
+            return begun.record
         except Taken:
             number = claim.number + 1
         finally:
@@ -336,9 +339,9 @@ class Taken(Exception):
 class _Host:
     """The dialogue with one host."""
 
-    def __init__(self, executor: Executor, name: str, index: int, timeout: float) -> None:
-        self.name, self.index, self._timeout = name, index, timeout
-        self._execution = executor.run(asking.worker_of(name, index), request("start", {}))
+    def __init__(self, executor: Executor, worker: Worker, question: str, timeout: float) -> None:
+        self.name, self.index, self._timeout = worker.name, worker.index, timeout
+        self._execution = executor.run(worker, request(question, {}))
         self._answers: asyncio.Queue[dict[str, Any] | AtlctlError] = asyncio.Queue()
         self._pump: asyncio.Task[None] | None = None
         self._heard = False
@@ -407,49 +410,55 @@ class _Host:
 class _Dialogue:
     """The steps of one start with all hosts."""
 
-    #: Whether the folders on the hosts are made by this start.
-    _makes_folders = True
+    #: The hint if a host cannot be reached.
+    _unreached: str | None = None
+    #: Whether a process may have been started.
+    _ordered = False
+    #: Whether it is the next attempt of a job.
+    _again = False
 
-    def __init__(self, executors: Executors, where: Mapping[str, Host], claim: Claim, timeout: float) -> None:
-        self._executor = executors(where)
-        self._where, self._claim = where, claim
-        self._hosts = {name: _Host(self._executor, name, index, timeout) for index, name in enumerate(where)}
-        self._record: Record | None = None
-        self._hostfile: str | None = None
+    def __init__(
+        self, executor: Executor, workers: Sequence[Worker], timeout: float, question: str, stop_hint: str
+    ) -> None:
+        """`stop_hint`: the command that ends the rest of it."""
+        self._executor, self._stop_hint = executor, stop_hint
+        self._hosts = {worker.name: _Host(executor, worker, question, timeout) for worker in workers}
 
     @abstractmethod
     def _wanted(self, host: _Host) -> dict[str, Any]:
         """The first line for a host."""
 
     @abstractmethod
-    def _placed(self, ready: Mapping[str, Mapping[str, Any]]) -> tuple[Record, dict[str, Any]]:
-        """The job's record, and the details of the order to go, from the answers of the hosts. Raises AtlctlError for
-        a malformed answer."""
+    def _order(self, ready: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """The details of the order to go, from the answers of the hosts. Raises AtlctlError for a malformed one."""
 
-    async def run(self) -> Record:
+    async def ready(self) -> dict[str, dict[str, Any]]:
+        """The answers of the hosts to the first step. Nothing is started."""
+        try:
+            return await self._all(lambda host: host.step(self._wanted(host), "ready"))
+        finally:
+            await self._undo()  # the hosts give up their locks
+            await self._close()
+
+    async def run(self) -> None:
         """Raises as `start`, and Taken."""
         try:
             ready = await self._all(lambda host: host.step(self._wanted(host), "ready"))
-            record, order = self._placed(ready)
-            self._claim.write(record)
-            self._record = record
-            order = {"do": "go", "port": record.master_port, **order}
+            order = {"do": "go", **self._order(ready)}
+            self._ordered = True
             await self._all(lambda host: host.step(order, "started"))
             await self._all(self._keep)
         except AtlctlError as error:
             if left := await self._undo():
                 text = Message("{why}; processes already started on {hosts} may still run")
                 _reword(error, text.filled(why=error.message, hosts=fold_names(left)))
-                error.hint = f"atlctl stop {self._claim.name}"
+                error.hint = self._stop_hint
             elif error.hint is None and isinstance(error, Unreachable):
-                path = self._hostfile or "FILE"
-                error.hint = Message("check the hosts: atlctl doctor --hostfile {path}", path=path)
+                error.hint = self._unreached
             raise
         except BaseException:
             await self._undo()
             raise
-        else:
-            return record
         finally:
             await self._close()
 
@@ -461,7 +470,10 @@ class _Dialogue:
         answers = await asking.each(self._hosts, lambda name: step(self._hosts[name]))
         errors = {name: answer for name, answer in answers.items() if isinstance(answer, AtlctlError)}
         if errors:
-            raise _together(errors)
+            error = _together(errors)
+            if self._again and any(isinstance(one, NoAnswer) and one.why is Why.RUNNING for one in errors.values()):
+                error.hint = error.hint or self._stop_hint
+            raise error
         return {name: answer for name, answer in answers.items() if not isinstance(answer, AtlctlError)}
 
     async def _keep(self, host: _Host) -> dict[str, Any]:
@@ -470,32 +482,60 @@ class _Dialogue:
         return told
 
     async def _undo(self) -> list[str]:
-        """End what was begun everywhere; the workers of which that is not proven. Their record stays."""
-        hosts = self._hosts
-        await asyncio.gather(*[host.undo() for host in hosts.values()])
-        if self._record is None:
+        """End what was begun everywhere; the workers of which that is not proven."""
+        await asyncio.gather(*[host.undo() for host in self._hosts.values()])
+        return [name for name, host in self._hosts.items() if not host.clean] if self._ordered else []
+
+
+class _Recorded(_Dialogue):
+    """The start of a job that this client records."""
+
+    #: Whether the folders on the hosts are made by this start.
+    _makes_folders = True
+
+    def __init__(
+        self, executors: Executors, where: Mapping[str, Host], claim: Claim, timeout: float, hostfile: str | None
+    ) -> None:
+        workers = [asking.worker_of(name, index) for index, name in enumerate(where)]
+        super().__init__(executors(where), workers, timeout, "start", f"atlctl stop {claim.name}")
+        self._where, self._claim = where, claim
+        self._unreached = Message("check the hosts: atlctl doctor --hostfile {path}", path=hostfile or "FILE")
+        self.record: Record | None = None
+
+    @abstractmethod
+    def _placed(self, ready: Mapping[str, Mapping[str, Any]]) -> tuple[Record, dict[str, Any]]:
+        """The job's record, and the details of the order to go, as `_order`."""
+
+    def _order(self, ready: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        record, order = self._placed(ready)
+        self._claim.write(record)
+        self.record = record
+        return {"port": record.master_port, **order}
+
+    async def _undo(self) -> list[str]:
+        """The record stays if something may be left."""
+        left = await super()._undo()
+        if self.record is None:
             return []
-        kept = [name for name, host in hosts.items() if host.kept]
-        if kept:
-            results = await stop(self._executor, self._record, kept, 0.0)
-            for result in results:
-                hosts[result.worker].clean = result.how != "not-stopped"
+        if kept := [name for name, host in self._hosts.items() if host.kept]:
+            results = await stop(self._executor, self.record, kept, 0.0)
+            ended = {result.worker for result in results if result.how != "not-stopped"}
             if self._makes_folders:
-                await remove_folders(self._executor, self._record, kept)
-        left = [name for name, host in hosts.items() if not host.clean]
+                await remove_folders(self._executor, self.record, kept)
+            left = [name for name in left if name not in ended]
         if not left:
             self._claim.withdraw()
         return left
 
 
-class _StartOnHosts(_Dialogue):
+class _StartOnHosts(_Recorded):
     """One start of one job."""
 
     def __init__(
         self, executors: Executors, spec: StartSpec, where: Mapping[str, Host], claim: Claim, timeout: float
     ) -> None:
-        super().__init__(executors, where, claim, timeout)
-        self._spec, self._hostfile = spec, spec.hostfile
+        super().__init__(executors, where, claim, timeout, spec.hostfile)
+        self._spec = spec
         master_addr = spec.master_addr or next(iter(where.values())).name
         self._described = spec.described(claim.name, master_addr, len(where))
 
@@ -535,22 +575,15 @@ class _StartOnHosts(_Dialogue):
         return record, {}
 
 
-class _RerunOnHosts(_Dialogue):
+class _RerunOnHosts(_Recorded):
     """The next attempt of an ended job: its command, or `argv`."""
 
     _makes_folders = False
+    _again = True
 
     def __init__(self, executors: Executors, record: Record, argv: Argv | None, claim: Claim, timeout: float) -> None:
-        super().__init__(executors, record.hosts, claim, timeout)
-        self._old, self._argv, self._hostfile = record, _words(argv), record.hostfile
-
-    async def ready(self) -> dict[str, dict[str, Any]]:
-        """The next attempt of each host. Nothing is started."""
-        try:
-            return await self._all(lambda host: host.step(self._wanted(host), "ready"))
-        finally:
-            await self._undo()  # the hosts give up their locks
-            await self._close()
+        super().__init__(executors, record.hosts, claim, timeout, record.hostfile)
+        self._old, self._argv = record, _words(argv)
 
     def _wanted(self, host: _Host) -> dict[str, Any]:
         return {**self._old.details(host.name), "again": self._argv, "chooses_port": host.index == 0}
@@ -588,16 +621,58 @@ async def rerun(
         claim.release()
 
 
-def _together(errors: Mapping[str, AtlctlError]) -> Exception:
-    """One error for all hosts that could not take a step: that of the first one, with a word on the others."""
+class _RerunInPlace(_Dialogue):
+    """The next attempt in containers that something else has started."""
+
+    _again = True
+
+    def __init__(
+        self, executor: Executor, job: Job, own: Mapping[str, str], argv: Argv | None, timeout: float, asked: Ready
+    ) -> None:
+        super().__init__(executor, job.workers, timeout, "in_place", f"atlctl stop --keep {job.name}")
+        self._own, self._asked = own, asked
+        self._described = StartSpec(argv or Argv(())).described(job.name, "", len(own))
+        self._described.update(again=_words(argv), gives_way=True)
+
+    def _wanted(self, host: _Host) -> dict[str, Any]:
+        container = self._asked.get(host.name, {}).get("container")
+        return {**self._described, "own": safe_file_name(self._own[host.name]), "container": container}
+
+    def _order(self, ready: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {"attempt": max(whole(told.get("attempt")) or 0 for told in ready.values())}
+
+
+#: The next attempt of each worker.
+Ready = Mapping[str, Mapping[str, Any]]
+
+
+async def rerun_in_place(
+    executor: Executor, job: Job, own: Mapping[str, str], argv: Argv | None, asked: Ready | None, timeout: float = 60.0
+) -> dict[str, dict[str, Any]]:
+    """Start the command of a job's containers again, or `argv`, on all of them or on none: see
+    `remote.supervisor.inplace`. `own`: names for the workers' folders. `asked`: the answer of a first call, which
+    starts nothing. Raises as `start`."""
+    dialogue = _RerunInPlace(executor, job, own, argv, timeout, asked or {})
+    if asked is None:
+        return await dialogue.ready()
+    await dialogue.run()
+    return {}
+
+
+def _together(errors: Mapping[str, AtlctlError]) -> AtlctlError:
+    """One error for all hosts that could not take a step: that of the first one, with a word on the others. Raises
+    Taken."""
     if any(isinstance(error, NoAnswer) and error.why is Why.TAKEN for error in errors.values()):
-        return Taken()
-    shown = [asking.for_user(name, error) for name, error in list(errors.items())[:TOLD]]
-    first = shown[0]
+        raise Taken
+    alike: dict[str, list[str]] = {}
+    for name, error in errors.items():
+        alike.setdefault(error.message, []).append(name)
+    groups = list(alike.values())
+    shown = [asking.for_user(fold_names(names), errors[names[0]]) for names in groups[:TOLD]]
     message = joined(error.message for error in shown)
-    if len(errors) > TOLD:
-        message = Message("{why}; and {count} more hosts failed", why=message, count=len(errors) - TOLD)
-    return _reword(first, message)
+    if more := sum(map(len, groups[TOLD:])):
+        message = Message("{why}; and {count} more hosts failed", why=message, count=more)
+    return _reword(shown[0], message)
 
 
 def _reword(error: AtlctlError, message: str) -> AtlctlError:

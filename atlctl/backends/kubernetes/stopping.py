@@ -355,9 +355,14 @@ SLACK = 20.0
 _SAID = 4096
 
 
-def request(grace: float) -> ExecRequest:
-    """The command that runs in a worker; `grace` in seconds."""
-    return ExecRequest(Argv(("sh", "-c", shell("stop"), "sh", str(max(0, round(grace * 10))))))
+def request(grace: float, own: str) -> ExecRequest:
+    """The command that runs in a worker; `grace` in seconds, `own` as `noted_as`."""
+    return ExecRequest(Argv(("sh", "-c", shell("stop"), "sh", str(max(0, round(grace * 10))), own)))
+
+
+def noted_as(worker: Worker) -> str:
+    """The name of a worker's folders in its container: of no other pod that has the same home folder."""
+    return f"{worker.pod}-{worker.uid}"
 
 
 def read_end(worker: str, said: bytes) -> StopResult | None:
@@ -417,7 +422,7 @@ async def end_training(executor: Executor, workers: Sequence[Worker], grace: flo
 
 
 async def _in(executor: Executor, worker: Worker, grace: float) -> StopResult:
-    execution = executor.run(worker, request(grace))
+    execution = executor.run(worker, request(grace, noted_as(worker)))
     said = bytearray()
     reason: str = Message("the script reported nothing")
     try:

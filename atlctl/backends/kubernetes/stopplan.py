@@ -325,6 +325,7 @@ def _processes(found: FoundJob, world: World, running: tuple[Worker, ...], reque
             "processes",
             nothing=Message("job {job} is {state}, and none of its pods runs", job=job.name, state=job.state.label),
         )
+    again = shlex.join(["atlctl", "rerun", _form(found), *world.options])
     facts = [
         *_about(found, world.place, world.now, running),
         (
@@ -334,8 +335,9 @@ def _processes(found: FoundJob, world: World, running: tuple[Worker, ...], reque
                 grace=request.grace,
             ),
         ),
-        ("lost", Message("the unsaved state of the training; not reversible: the processes are gone")),
+        ("lost", Message("the unsaved state of the training")),
         ("risk", _risk(found)),
+        ("back", Message("{command}  (in the same pods, from the last checkpoint)", command=again)),
     ]
     steps = Steps(found, "processes", grace=request.grace)
     return Plan(job, running, "processes", tuple(facts), world.place, loses_logs=True, steps=steps)

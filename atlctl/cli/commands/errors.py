@@ -11,7 +11,7 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async, status_line
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.errors import Unreachable, UsageError
+from atlctl.jobs.errors import NothingMatched, Unreachable, UsageError
 from atlctl.jobs.model import State
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ async def _errors(
         events = await gone.events(source, job)
     collected = await collect(source, job, known, log_path, events, attempt)
     for name, problem in collected.unread.items():
+        if isinstance(problem, NothingMatched) and len(collected.unread) == len(job.workers):
+            raise problem  # no such attempt
         say.warning(Message("{worker}: its log could not be read: {why}", worker=name, why=problem.message))
     for name, problem in collected.problems:
         say.warning(Message("{names}: {text}", names=name, text=problem.message))
@@ -125,18 +127,25 @@ async def _errors(
     unread = len(collected.unread) == len(job.workers) and not any(item.log for item in collected.evidence.workers)
     if unread and found.verdict is Verdict.NONE:
         raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
-    found, _ = await with_ranks(source, job, found, collected.evidence, pyspy=pyspy)
-    quiet = found.verdict is Verdict.NONE and job.state is State.RUNNING
+    logs = [item.log for item in collected.evidence.workers if item.log is not None]
+    over = bool(logs) and all(log.ended is not None for log in logs)
+    if attempt is None and not over:
+        found, _ = await with_ranks(source, job, found, collected.evidence, pyspy=pyspy)
+    quiet = found.verdict is Verdict.NONE and job.state is State.RUNNING and not over
     still = still_of(collected.latest, time.time()) if quiet else None
+    logged = max((log.attempt for log in logs), default=0)
     about = {
         "job": job.name,
         "uid": job.uid,
         "state": str(job.state),
-        "attempt": asked or job.attempts,
+        "attempt": asked or job.attempts or logged or None,
         "source": None,
         "standstill": still_data(still),
     }
     state = Message("job {job}: {state}", job=job.name, state=say.state(job.state, job.reason))
+    if logged:
+        text = Message("{state}, attempt {number} has ended") if over else Message("{state}, attempt {number}")
+        state = text.filled(state=state, number=logged)
     problems = [
         {"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint}
         for name, e in (*collected.unread.items(), *collected.problems)

@@ -92,7 +92,7 @@ class _View:
 async def _show(
     argument: str | None, option: str | None, selection: Selection, request: LogRequest, view: _View
 ) -> int:
-    from atlctl.cli.loglines import JsonLines, TextLines
+    from atlctl.cli.loglines import JsonLines, TextLines, lines_of
     from atlctl.cli.target import backend, choose, find_logged, say_guessed, with_attempt, with_wrappers
     from atlctl.fanout.merge import merge
 
@@ -127,7 +127,7 @@ async def _show(
     reading = Message("reading the logs of {workers}", workers=names)
     following = Message("following the logs of {workers}; Ctrl-C ends this", workers=names)
     with say.doing(following if request.follow else reading):
-        async for chunk in merge(workers, lambda worker: source.lines(job, worker, request), report):
+        async for chunk in merge(workers, lambda worker: lines_of(source, job, worker, request), report):
             shown.put(chunk)
             await writer.drain()
     known = await _as_they_ended(source, job) if ended else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atlctl.cli import options, say
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.naming import fold_names
 
 #: Seconds for the answers of all workers.
@@ -24,14 +24,16 @@ atlctl release train-7"""
 async def command(argument: options.OwnJob = None, option: options.JobOption = None) -> int:
     from atlctl.backends.hosts.records import RUN
     from atlctl.backends.hosts.ssh import SshBackend
-    from atlctl.cli.commands.rerun import not_of_run
     from atlctl.cli.target import backend, find_job, with_wrappers
 
     source = backend(argument, option)
     job = await find_job(source, argument, option, reads_only=False, plan=True)
     source, job = await with_wrappers(source, job)
     if not isinstance(source, SshBackend) or job.kind != RUN:
-        raise not_of_run(job)
+        raise NothingMatched(
+            Message("job {job} was not started with 'atlctl run'", job=job.name),
+            Message("start the command of each worker with: {command}", command="atlctl run -- CMD"),
+        )
     names = [worker.name for worker in job.workers]
     answers = await source.ask_wrappers(job, names, "release", {}, _SECONDS)
     for name, answer in answers.items():

@@ -17,6 +17,7 @@ from atlctl.backends.base import PREVIOUS, End, LogEnds, LogLine, LogRequest, Lo
 from atlctl.cli import say
 from atlctl.cli.evidence.findings import say_cut
 from atlctl.cli.evidence.logpath import FilesRead, Story, join, read_files
+from atlctl.cli.loglines import lines_of
 from atlctl.diagnosis.evidence import JobEvidence, ReadPart, WorkerEvidence, first_sign, uncovered
 from atlctl.diagnosis.logfacts import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.logline import Moment, split_stamp
@@ -25,6 +26,7 @@ from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, ErrorRecord, parse_e
 from atlctl.i18n import Message
 from atlctl.jobs import podnews
 from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.model import State, Worker
 from atlctl.recording.events import of_object
 from atlctl.recording.feed import Feed, Told
 from atlctl.recording.save import named_in
@@ -33,7 +35,7 @@ from atlctl.render.table import rfc3339
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
     from atlctl.diagnosis.signatures import Matcher
-    from atlctl.jobs.model import Job, Worker
+    from atlctl.jobs.model import Job
 
 #: Workers whose logs are read at once.
 READERS = 16
@@ -126,7 +128,7 @@ async def _logs(
     """All logs, those that could not be read, those whose lines have no numbers (only the end of them was read), and
     the last lines."""
     reading = Message("reading the logs of job {job}", job=job.name)
-    if isinstance(source, LogEnds):  # asked at run time: only some sources have it
+    if isinstance(source, LogEnds) and attempt is None:  # asked at run time: only some sources have it
         with say.doing(reading):
             found = await read_ends(source, job, job.workers, matcher, asyncio.Semaphore(FAR_READERS))
         if found.cut:
@@ -269,6 +271,10 @@ async def _previous(source: Far, job: Job, worker: Worker) -> list[LogLine]:
 
 
 async def _worker(source: Backend, job: Job, worker: Worker, story: Story) -> WorkerEvidence:
+    if story.log is not None and (code := story.log.ended) is not None:  # an attempt in a container that is kept
+        state, (code, signal) = State.FAILED if code else State.SUCCEEDED, (code, None) if code >= 0 else (None, -code)
+        last = story.log.last
+        worker = replace(worker, state=state, exit_code=code, signal=signal, ended=last.seconds if last else None)
     return WorkerEvidence(
         worker.name,
         worker.index,
@@ -286,7 +292,7 @@ async def _log(
     reader = LogReader(matcher)
     number = 0
     end: deque[LogLine] = deque(maxlen=_LATEST)
-    async for batch in source.lines(job, worker, LogRequest(attempt=attempt)):
+    async for batch in lines_of(source, job, worker, LogRequest(attempt=attempt)):
         number = feed_lines(reader, batch, number)
         end.extend(batch)
     return reader.facts(), [(line.data, line.time / 1e9) for line in end if line.time is not None]

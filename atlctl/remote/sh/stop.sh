@@ -1,7 +1,7 @@
 #!/bin/sh
-# Ends training and keeps the container, see backends/kubernetes/stopping.py. Argument: tenths of a second from SIGTERM
-# to SIGKILL. The last line, after "atlctl: ", is the result.
-g=$1 m= r= n=0 T= K=
+# Ends training and keeps the container, see backends/kubernetes/stopping.py. Arguments: tenths of a second from SIGTERM
+# to SIGKILL; the folder for the note about the command that it ends. The last line, after "atlctl: ", is the result.
+g=$1 N=$2 m= r= n=0 T= K=
 command -v tr >/dev/null || {
   echo "atlctl: failed the image has no tr"
   exit 3
@@ -40,7 +40,7 @@ W() {
 Q() {
   W $1
   e=" `tr '\0\n\t' '   ' </proc/$1/environ` "
-  case $w in *"atlctl: "* | *" -m atlctl "* | *"/atlctl "*) return 1 ;; esac
+  case $w in *"atlctl: "* | *" -m atlctl "* | *"/atlctl "* | *" atlctl.remote."*) return 1 ;; esac
   case $e in
     *" ATLCTL_EXEC="*) return 1 ;;
     *" TORCHELASTIC_RUN_ID="*)
@@ -195,6 +195,17 @@ case $b in
     done
     ;;
 esac
+
+# Notes the command for `rerun` (supervisor/inplace.py), if it is a single one.
+S=${ATLCTL_STATE_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/atlctl}/stopped/$N
+[ ! "$N" ] || (
+  umask 077
+  rm -rf "$S"
+  [ "$u" = " ${u##* }" ] && mkdir -p "$S" && q=${u# } && cd "$S" || exit
+  cat /proc/$q/cmdline >cmdline
+  cat /proc/$q/environ >environ
+  (cd -P /proc/$q/cwd && pwd -P) >cwd
+)
 z=0
 for q in $t; do z=$((z+1)); done
 while [ "$t" ]; do

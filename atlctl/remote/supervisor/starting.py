@@ -46,13 +46,18 @@ def main(_: str, details: str) -> None:
 
 def start(wanted: dict[str, Any]) -> None:
     """Run the whole dialogue. Raises Refused, with everything undone."""
+    take_steps(wanted, lambda wanted: _NextTold(wanted) if "again" in wanted else Told(wanted))
+
+
+def take_steps(wanted: dict[str, Any], made: Callable[[dict[str, Any]], Told | _NextTold]) -> None:
+    """The dialogue; `made` gives the start of a specification. Raises as `start`."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, _leave)
     try:
         wanted = {**wanted, **_hear()}
     except _Gone:
         return
-    begun = _NextTold(wanted) if "again" in wanted else _Told(wanted)
+    begun = made(wanted)
     try:
         say({"event": "ready", **begun.prepare()})
         order = _hear()
@@ -115,18 +120,20 @@ class Start:
         self._link: socket.socket | None = None
         self._boot = (0, 0)
 
-    def go(self, wanted: dict[str, Any], env: dict[str, str], port: int, begin: Callable[[int], int]) -> None:
-        """Write the specification, start the supervisor and the workers. `begin` takes its end of a socket and returns
-        the PID. Raises Refused if the workers cannot be started, OSError, boot.Failed."""
+    def go(self, wanted: dict[str, Any], env: dict[str, str], port: int | None, begin: Callable[[int], int]) -> None:
+        """Write the specification, start the supervisor and the workers. `port`: None for that of `env`. `begin` takes
+        its end of a socket and returns the PID. Raises Refused if the workers cannot be started, OSError,
+        boot.Failed."""
         spec = {
             **{key: wanted[key] for key in ("name", "uid", "created", "argv", "workers", "failure_markers")},
             **{key: wanted[key] for key in ("log_max_bytes", "log_max_files")},
             "master_port": port,
             "umask": wanted.get("umask", boot.umask()),
             "attempt": wanted.get("attempt", 1),
+            "screen": wanted.get("screen"),
         }
         folders.write_json(f"{self.folder}/spec.json", spec)
-        folders.write_json(f"{self.folder}/env.json", {**env, "MASTER_PORT": str(port)})
+        folders.write_json(f"{self.folder}/env.json", env if port is None else {**env, "MASTER_PORT": str(port)})
         self._link, theirs = socket.socketpair()
         with theirs:
             pid = begin(theirs.fileno())
@@ -300,7 +307,7 @@ class _NextTold:
         return undone
 
 
-class _Told:
+class Told:
     """The start of one worker for a remote client. `undo` reverts it until `keep`."""
 
     def __init__(self, wanted: dict[str, Any]) -> None:
@@ -318,23 +325,26 @@ class _Told:
 
     def prepare(self) -> dict[str, Any]:
         """All steps that can fail before a process is started."""
+        self._take_folder()
+        self._place = os.path.normpath(os.path.join(os.getcwd(), self._wanted["chdir"] or "."))
+        self._env = environment(self._wanted, os.environ, self._state)
+        check(self._wanted["argv"], self._place, self._env)
+        port = self._port() if self._wanted["chooses_port"] else None
+        self._fill_folder()
+        return {"folder": self.folder, "chdir": self._place, "port": port, "host": os.uname().nodename}
+
+    def _take_folder(self) -> None:
         for path in (f"{self._state}/{folders.TREE}", os.path.dirname(self.folder)):
             folders.private(path)
         self._lock = folders.Lock(self.folder)
         self._give_way()
         self._ours = True
-        self._place = os.path.normpath(os.path.join(os.getcwd(), self._wanted["chdir"] or "."))
-        self._env = environment(self._wanted, os.environ, self._state)
-        check(self._wanted["argv"], self._place, self._env)
-        port = self._port() if self._wanted["chooses_port"] else None
+
+    def _fill_folder(self) -> None:
         own = f"/workers/{self._wanted['own']}"
         for part in ("", "/program", "/workers", own, f"{own}/work", f"{own}/log"):
             folders.private(self.folder + part)
-        self._write_program()
-        return {"folder": self.folder, "chdir": self._place, "port": port, "host": os.uname().nodename}
-
-    def _write_program(self) -> None:
-        """Write the sent modules, which include the supervisor, to files."""
+        # The modules that were sent include the supervisor.
         texts: dict[str, str] = sys.modules["__main__"].texts
         for name in sorted(texts):
             path = "/program/" + name.replace(".", "/")

@@ -71,6 +71,8 @@ class Supervisor:
                 folder = f"{self.folder}/workers/{entry.get('folder', entry['name'])}"
                 place = entry.get("chdir") or f"{folder}/work"
                 worker = WorkerRun(self._loop, folder, place, entry["name"], markers, limits, self._worker_done)
+                if self.spec.get("screen"):
+                    worker.show_on(self.spec["screen"], self.spec["attempt"])
                 worker.begin(self.spec["argv"], {**self._env, **self._own_env[worker.name]}, self._soft_limit)
                 self._workers[worker.name] = worker
                 self._by_pid[worker.pid] = worker

@@ -8,6 +8,7 @@ import fcntl
 import functools
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import termios
@@ -90,6 +91,12 @@ def spawn(
         raise StartError(125, f"{argv[0]}: {error}") from error
 
 
+def open_screen(folder: str) -> tuple[int, int]:
+    """Open the standard output and error of the process with this `/proc/PID/fd`. Raises OSError, as for a socket."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
+    return os.open(f"{folder}/1", flags), os.open(f"{folder}/2", flags)
+
+
 def _explained(error: OSError, program: str, folder: str) -> StartError:
     if error.filename == folder:
         return StartError(125, f"the worker's working folder cannot be entered: {error.strerror}")
@@ -140,17 +147,35 @@ class WorkerRun:
         self._open: dict[int, str] = {}
         self._log = CriLog(f"{folder}/log", *log_limits)
         self._child: subprocess.Popen[bytes] | None = None
+        self._screen: tuple[int, int] | None = None
+        self._attempt = 0
+
+    def show_on(self, folder: str, attempt: int) -> None:
+        """Give it the standard output and error of another process (`folder`: its `/proc/PID/fd`) in place of a log,
+        with a line about the beginning and the end of this attempt. Raises OSError."""
+        self._screen = open_screen(folder)
+        self._attempt = attempt
+
+    def _announce(self, text: str) -> None:
+        """Formats that `diagnosis.logline` reads."""
+        if self._screen is not None:
+            with contextlib.suppress(OSError):
+                os.write(
+                    self._screen[0], f"atlctl: attempt {self._attempt}{text}\n".encode("utf-8", "backslashreplace")
+                )
 
     def begin(self, argv: Sequence[str], env: Mapping[str, str], soft_limit: int) -> None:
         """Start it. Raises StartError; OSError on a full disk."""
         ends = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
+        out, err = self._screen or (ends[0][1], ends[1][1])
+        self._announce(": " + " ".join(map(shlex.quote, argv)))
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             child = spawn(
                 argv,
                 folder=self.place,
                 env=env,
-                stdio=(null, ends[0][1], ends[1][1]),
+                stdio=(null, out, err),
                 session=True,
                 soft_limit=soft_limit,
             )
@@ -268,4 +293,5 @@ class WorkerRun:
             self.ended = True
         self._tell()
         if self.ended:
+            self._announce(f" ended: exit code {code}" if code >= 0 else f" ended: signal {-code}")
             self._on_end()

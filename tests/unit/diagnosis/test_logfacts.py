@@ -49,6 +49,18 @@ def test_a_stamp_that_comes_beside_the_line():
     assert told.facts().last == stamp
 
 
+def test_facts_are_those_of_the_last_attempt():
+    first = ["step 1", OUT, *block(entry(text=STACK))]
+    begun = [*first, "2026-11-20T17:45:05.5Z atlctl: attempt 2: python train.py", "step 1"]
+    facts = parse(begun)
+    assert (facts.attempt, facts.ended, facts.hits, facts.summaries, facts.said) == (2, None, [], [], False)
+    facts = parse([*begun, "ValueError: x", OUT, "atlctl: attempt 2 ended: exit code 1"])
+    assert (facts.attempt, facts.ended, [hit.line_no for hit in facts.hits]) == (2, 1, [len(begun) + 1, len(begun) + 2])
+    assert parse([*begun, "atlctl: attempt 2 ended: signal 9"]).ended == -9
+    quoted = parse([*first, "atlctl: attempt 2 ended badly", "atlctl: attempts 3: x", "[rank0]: atlctl: attempt 2: x"])
+    assert (quoted.attempt, len(quoted.summaries)) == (0, 1)
+
+
 def test_it_asks_for_the_lines_it_needs():
     found = LogReader(matcher())
     for number in range(1, 60):

@@ -224,7 +224,7 @@ class Executor:
         self.events = events
 
     def run(self, worker: Worker, request: ExecRequest) -> Execution:
-        assert request.argv.words[-1] == "15"
+        assert request.argv.words[-2] == "15"
         return Execution(self.events[worker.name])
 
     async def aclose(self) -> None:

@@ -88,6 +88,15 @@ def test_the_one_process_with_torch_has_the_platforms_rank(table: Table) -> None
     }
 
 
+def test_process_2_is_a_kernel_thread_only_on_a_machine(table: Table) -> None:
+    """In a container it may be the launcher, or the rank itself."""
+    table.add("2", {}, "python /opt/bin/torchrun train.py")
+    table.add("12", PLATFORM, parent=2)
+    assert table.found() == {12: 1}
+    (table._proc / "2" / "stat").write_text("2 (kthreadd) S 0 1 1" + " 0" * 30)
+    assert table.found() == {}
+
+
 def test_processes_of_mpi(table: Table) -> None:
     for pid in range(3):
         table.add(f"1{pid}", {**PLATFORM, **MPI, "OMPI_COMM_WORLD_RANK": f"{pid + 4}"})
