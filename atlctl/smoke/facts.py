@@ -155,7 +155,8 @@ async def gather_gpus_again(run: Run, names: Sequence[str], seconds: float) -> N
 async def _facts(run: Run, living: list[str], *, processes: bool) -> dict[str, dict[str, Any]]:
     bounds: Bounds = {}
     hosts = hosts_to_resolve({name: run.session.hello(name).get("host") for name in run.session.living()})
-    asks = {name: {"cmd": "facts", "processes": processes, "hosts": hosts.get(name, [])} for name in living}
+    shared = {"cmd": "facts", "processes": processes, "pace": run.session.pace}
+    asks = {name: {**shared, "hosts": hosts.get(name, [])} for name in living}
     answers = await run.session.ask(asks, _SECONDS, _clock(bounds))
     facts: dict[str, dict[str, Any]] = {}
     for name, answer in answers.items():

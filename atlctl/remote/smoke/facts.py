@@ -57,7 +57,7 @@ _TOLD = 64
 
 def facts(say: Say, request: dict[str, Any]) -> None:
     """The command `facts`. `processes`: look for ranks of a training. `hosts`: host names of other workers, which are
-    resolved. `clock`: report only the time.
+    resolved. `clock`: report only the time. `pace`: the factor for time limits.
 
     The time is a separate first event: the client uses the times of its request and of this event.
     """
@@ -65,31 +65,33 @@ def facts(say: Say, request: dict[str, Any]) -> None:
     if request.get("clock"):
         say(ev="facts", end=True)
         return
+    pace = float(request.get("pace", 1.0))
     name = _Later(lambda: _addresses(socket.gethostname()))
     others = {host: _Later(partial(_addresses, host)) for host in request.get("hosts", ())}
-    cards = _Later(_cards) if proc.names(_INFINIBAND) else None
-    ranks = _Later(_ranks) if request.get("processes") else None
-    found = collect()
+    cards = _Later(partial(_cards, pace)) if proc.names(_INFINIBAND) else None
+    ranks = _Later(partial(_ranks, pace)) if request.get("processes") else None
+    found = collect(pace=pace)
     master = next((host for _, host in masters(found["place"])), "")
     meeting = _Later(lambda: _addresses(master)) if master else None
     found["addresses"] = [address for _, address in proc.addresses()]
     if ranks is not None:
-        found["ranks"], found["ranks_problem"] = ranks.result(_PROCESS_SECONDS + 2, [])
+        found["ranks"], found["ranks_problem"] = ranks.result(pace * _PROCESS_SECONDS + 2, [])
     if cards is not None:
-        found["rdma"], found["rdma_problem"] = cards.result(_CARD_SECONDS + 2, [])
-    found["name"], found["name_problem"] = name.result(_NAME_SECONDS, [])
-    found["hosts"] = [{"name": host, "addresses": other.result(_NAME_SECONDS, [])[0]} for host, other in others.items()]
+        found["rdma"], found["rdma_problem"] = cards.result(pace * _CARD_SECONDS + 2, [])
+    found["name"], found["name_problem"] = name.result(pace * _NAME_SECONDS, [])
+    known = {host: other.result(pace * _NAME_SECONDS, [])[0] for host, other in others.items()}
+    found["hosts"] = [{"name": host, "addresses": addresses} for host, addresses in known.items()]
     if meeting is not None:
-        addresses, problem = meeting.result(_NAME_SECONDS, [])
+        addresses, problem = meeting.result(pace * _NAME_SECONDS, [])
         port = master_port(found["place"])
         found["master"] = {"name": master, "addresses": addresses, "problem": problem, "port": port}
         if port is not None and _taken(port):
-            training = any(ranks.result(_PROCESS_SECONDS + 2, []) if ranks is not None else _ranks())
+            training = any(ranks.result(pace * _PROCESS_SECONDS + 2, []) if ranks is not None else _ranks(pace))
             found["master"]["holder"] = "" if training else _holder(port)
     say(ev="facts", end=True, **found)
 
 
-def collect(root: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+def collect(root: str = "", environ: Mapping[str, str] | None = None, pace: float = 1.0) -> dict[str, Any]:
     """All facts that are available without waiting. `root` is a prefix for /proc, /sys and /dev."""
     environ = _environment(root) if environ is None else environ
     table = proc.mounts(root)
@@ -115,7 +117,7 @@ def collect(root: str = "", environ: Mapping[str, str] | None = None) -> dict[st
         "mounts": worth_testing(table)[:64],
         "uid": os.getuid(),
     }
-    found.update(_versions(table))
+    found.update(_versions(table, pace))
     found["cpus"].update(busy())
     return found
 
@@ -194,12 +196,13 @@ def _busy(root: str) -> Callable[[], dict[str, float | None]]:
     return shares
 
 
-def _versions(table: list[dict[str, Any]]) -> dict[str, Any]:
+def _versions(table: list[dict[str, Any]], pace: float) -> dict[str, Any]:
     """The versions of torch and its libraries. If the Python is on a shared mount, a child reads them."""
     lies_on = [proc.mount_of(os.path.abspath(entry), table) for entry in sys.path]
     if not any(mount is not None and proc.is_shared(mount["fs"]) for mount in lies_on):
         return installed(sys.path)
-    found, problem = children.call(sys.modules[__name__], "tell_versions", {"path": sys.path}, _VERSION_SECONDS)
+    limit = pace * _VERSION_SECONDS
+    found, problem = children.call(sys.modules[__name__], "tell_versions", {"path": sys.path}, limit)
     return found if found is not None else {"torch": None, "versions_problem": problem}
 
 
@@ -268,13 +271,13 @@ def _holder(port: int) -> str | Sentence:
     return Sentence("a process that this worker does not see")
 
 
-def _cards() -> tuple[list[dict[str, Any]], str]:
-    found, problem = children.call(sys.modules[__name__], "tell_ports", {"root": ""}, _CARD_SECONDS)
+def _cards(pace: float) -> tuple[list[dict[str, Any]], str]:
+    found, problem = children.call(sys.modules[__name__], "tell_ports", {"root": ""}, pace * _CARD_SECONDS)
     return (found or {}).get("ports", []), problem
 
 
-def _ranks() -> tuple[list[dict[str, Any]], str]:
-    found, problem = children.call(sys.modules[__name__], "tell_ranks", {"root": ""}, _PROCESS_SECONDS)
+def _ranks(pace: float) -> tuple[list[dict[str, Any]], str]:
+    found, problem = children.call(sys.modules[__name__], "tell_ranks", {"root": ""}, pace * _PROCESS_SECONDS)
     return (found or {}).get("ranks", []), problem
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,16 @@ def other(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """The child gets this text instead of `facts`."""
     real = sending.needed
     monkeypatch.setattr(sending, "needed", lambda *names: real(*names) | {facts.__name__: text})
+
+
+@pytest.mark.parametrize(("pace", "problem"), [(1.0, "no answer in 0.05 s"), (100.0, "")])
+def test_its_own_limits_follow_the_pace(monkeypatch: pytest.MonkeyPatch, pace: float, problem: str) -> None:
+    monkeypatch.setattr(facts, "_NAME_SECONDS", 0.05)
+    late = threading.Event()
+    monkeypatch.setattr(facts, "_addresses", lambda _: (["10.0.0.1"] * (not late.wait(0.5)), ""))
+    said: list[dict[str, Any]] = []
+    facts.facts(lambda **event: said.append(event), {"pace": pace})
+    assert said[-1]["name_problem"] == problem
 
 
 def test_a_child_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
