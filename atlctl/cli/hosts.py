@@ -7,8 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from atlctl.cli import say
-from atlctl.cli.runtime import asking, context
-from atlctl.i18n import LIST, Message, joined, translated
+from atlctl.cli.runtime import context
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.config import load_config
 from atlctl.jobs.errors import NothingMatched, UsageError
 from atlctl.jobs.statedir import state_dir
@@ -148,7 +148,7 @@ def connections() -> Connections:
     from atlctl.backends.hosts.keys import Keys
 
     trust = KnownHosts(accept_new=configured().host_keys == "accept-new")
-    return Connections(Keys(_passphrase), trust, user_config())
+    return Connections(Keys(_passphrase), trust, user_config(), _password)
 
 
 def list_named(name: str) -> HostList:
@@ -164,13 +164,18 @@ def list_named(name: str) -> HostList:
 
 
 def _passphrase(path: str) -> str | None:
-    """Prompt on the terminal; None if there is no terminal, or nothing was typed."""
-    if not context().streams.can_prompt:
-        return None
-    import getpass
+    from atlctl.cli.prompt import secret
 
-    with asking():
-        return getpass.getpass(translated(Message("passphrase of {path}: ", path=path))) or None
+    return secret(Message("passphrase of {path}: ", path=path))
+
+
+def _password(user: str, host: str) -> str | None:
+    """Only for a single selected worker, as a list of hosts would get a password that is meant for one."""
+    from atlctl.cli.prompt import secret
+
+    if context().chosen != 1 or context().output == "json":
+        return None
+    return secret(Message("password of {user}@{host}: ", user=user, host=host))
 
 
 def available() -> bool:

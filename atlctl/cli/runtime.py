@@ -90,6 +90,8 @@ class Context:
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     #: The hosts backend for workers that `atlctl run` wraps in a job of another backend, made when it is first needed.
     wrappers: SshBackend | None = None
+    #: How many workers were selected, None before the selection.
+    chosen: int | None = None
 
     def __post_init__(self) -> None:
         self._stop: Callable[[int], None] | None = None

@@ -454,7 +454,9 @@ async def choose(
                 )
             by = Message("ranks to workers by {source}", source=ranks.source)
             say.note(Message("{by}, a guess", by=by) if ranks.guess else by)
-    return resolve(selection, job, ranks)
+    chosen = resolve(selection, job, ranks)
+    context().chosen = len(chosen)
+    return chosen
 
 
 def say_guessed(workers: Sequence[Worker]) -> None:

@@ -27,7 +27,7 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
 class Sshd:
     """Listens on `addresses`, with the same port for all. `known`: the lines of a known_hosts file for them.
 
-    `more` are further lines of its configuration.
+    `more` are further lines of its configuration, `around` is a command that becomes the server.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Sshd:
         authorized: Sequence[Path],
         addresses: Sequence[str] = ("127.0.0.1",),
         more: Sequence[str] = (),
+        around: Sequence[str] = (),
     ) -> None:
         assert PROGRAM is not None
         self.folder = folder
@@ -66,9 +67,11 @@ class Sshd:
             "UseDNS no",
             f"Subsystem sftp {_sftp_server()}",
             "LogLevel ERROR",
-            *more,
         ]
+        # Of a setting that comes twice, sshd takes the first one.
+        lines = [*(line for line in lines if line.split()[0] not in {one.split()[0] for one in more}), *more]
         self.config.write_text("\n".join(lines) + "\n")
+        self._around = around
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -80,7 +83,7 @@ class Sshd:
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(PROGRAM), "-D", "-e", "-f", str(self.config)],
+                [*self._around, str(PROGRAM), "-D", "-e", "-f", str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

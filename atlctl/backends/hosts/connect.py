@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -18,7 +19,7 @@ from asyncssh.config import SSHClientConfig, SSHConfig
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import GLOBAL_FILES, USER_FILES, Entries, KnownHosts, refusal
 from atlctl.backends.hosts.jobkeys import JOB_USER, JobAccess
-from atlctl.backends.hosts.keys import DEFAULTS, Keys, none_accepted
+from atlctl.backends.hosts.keys import DEFAULTS, TRIES, Keys, LoginRefused, none_accepted
 from atlctl.i18n import Message, specific
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable, UsageError
 
@@ -41,6 +42,8 @@ CIPHERS = (
 )
 #: Connections that are kept for the next command: asyncssh takes 50 KB for each.
 IDLE_KEPT = 256
+#: Ways to log in with a password.
+_BY_PASSWORD = ("keyboard-interactive", "password")
 # asyncssh leaves this option out.
 SSHClientConfig._handlers["stricthostkeychecking"] = ("StrictHostKeyChecking", SSHConfig._set_string)
 _NOBODY = Message("no sshd listens there: check the port")
@@ -99,9 +102,16 @@ class _Way:
 class Connections:
     """All connections of a run. Each `get` is followed by a `rest`; `aclose` at the end."""
 
-    def __init__(self, keys: Keys, known: KnownHosts, config: str | None) -> None:
-        """`config`: the path of a configuration of ssh, None for none."""
-        self._keys, self._known, self._config = keys, known, config
+    def __init__(
+        self,
+        keys: Keys,
+        known: KnownHosts,
+        config: str | None,
+        ask: Callable[[str, str], str | None] | None = None,
+    ) -> None:
+        """`config`: the path of a configuration of ssh, None for none. `ask` prompts for the password of a user on a
+        host that is trusted and accepts no key; None if it must not be asked for."""
+        self._keys, self._known, self._config, self._ask = keys, known, config, ask
         self._open: dict[Host, asyncio.Task[asyncssh.SSHClientConnection]] = {}
         #: Hosts that are workers of `atlctl run`: the way in, and the worker's index.
         self._workers: dict[Host, tuple[JobAccess, int]] = {}
@@ -248,7 +258,7 @@ class Connections:
             "login_timeout": CONNECT_SECONDS,
             "gss_auth": False,
             "gss_kex": False,
-            "preferred_auth": ("publickey",),
+            "preferred_auth": ("publickey",) if self._ask is None else ("publickey", *_BY_PASSWORD),
             "x509_trusted_certs": None,
             "x509_trusted_cert_paths": None,
         }
@@ -261,6 +271,22 @@ class Connections:
         return _Way({"options": options, "config": None, "tunnel": direct}, known)
 
     async def _connect(self, host: Host) -> asyncssh.SSHClientConnection:
+        try:
+            return await self._by_key(host)
+        except LoginRefused as error:
+            if not error.takes_password or self._ask is None:
+                raise
+            user = self.target(host).user
+            for _ in range(TRIES):
+                password = self._ask(user, host.name)
+                if password is None:
+                    raise
+                with contextlib.suppress(LoginRefused):
+                    return await self._once(host, self._way(host), password=password)
+            text = Message("{host} refused {user}: neither a key nor the password was accepted")
+            raise NotAllowed(text.filled(host=host.name, user=user)) from error
+
+    async def _by_key(self, host: Host) -> asyncssh.SSHClientConnection:
         if host not in self._workers:
             await self._keys.ask_agent(self._of(host).target.agent)
         way = self._way(host)
@@ -298,7 +324,8 @@ class Connections:
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             return refusal(*target.known_as, known, client.offered, os.path.expanduser(target.known_files[0]))
         if isinstance(error, asyncssh.PermissionDenied):
-            return none_accepted(target.user, host.name, self._keys, target.identities)
+            asks = client.takes_password
+            return none_accepted(target.user, host.name, self._keys, target.identities, takes_password=asks)
         if isinstance(error, TimeoutError):
             limit = CONNECT_SECONDS
             if client.connection is None:
@@ -354,6 +381,7 @@ class _Client(asyncssh.SSHClient):
         self._known, self._target, self.only = known, target, only
         self.offered: asyncssh.SSHKey | None = None
         self.connection: asyncssh.SSHClientConnection | None = None
+        self.takes_password = False
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         self.connection = conn
@@ -370,6 +398,14 @@ class _Client(asyncssh.SSHClient):
             return False
         self._known.add(self._target.known_files, *place, key)
         return True
+
+    def password_auth_requested(self) -> None:
+        """The question comes later: a host waits only for a short time."""
+        self.takes_password = True
+
+    def kbdint_auth_requested(self) -> Any:
+        self.takes_password = True
+        return NotImplemented  # a password that is given is the answer
 
 
 def _agent(said: object) -> str:

@@ -18,7 +18,7 @@ from atlctl.jobs.errors import NotAllowed, unreadable
 
 #: The default key files of ssh.
 DEFAULTS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa", "~/.ssh/id_ed25519_sk", "~/.ssh/id_ecdsa_sk")
-_TRIES = 3
+TRIES = 3
 _log = logging.getLogger(__name__)
 
 
@@ -128,7 +128,7 @@ class Keys:
             self.problems[path] = KeyProblem("open", text)
             return ()
         passphrase: str | None = None
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             try:
                 return asyncssh.load_keypairs([path], passphrase)
             except asyncssh.KeyEncryptionError:
@@ -160,9 +160,9 @@ def _public(path: str) -> bytes | None:
 
 
 class LoginRefused(NotAllowed):
-    """`host` accepted none of the keys."""
+    """`host` accepted none of the keys. `takes_password`: it would accept a password."""
 
-    def __init__(self, user: str, host: str, why: str) -> None:
+    def __init__(self, user: str, host: str, why: str, takes_password: bool) -> None:
         more = Message(" ({why})", why=why) if why else ""
         said = Message("{host} refused {user}: no key was accepted{why}", host=host, user=user, why=more)
         advice = Message(
@@ -172,15 +172,18 @@ class LoginRefused(NotAllowed):
             specific(said, Message("no key was accepted")),
             specific(advice.filled(user=user, host=host), advice.filled(user=user, host="HOST")),
         )
-        self.host = host
+        self.host, self.takes_password = host, takes_password
 
 
-def none_accepted(user: str, host: str, keys: Keys, paths: Sequence[str] | None = None) -> LoginRefused:
+def none_accepted(
+    user: str, host: str, keys: Keys, paths: Sequence[str] | None = None, *, takes_password: bool = False
+) -> LoginRefused:
     """The error for a refused login. `paths`: the keys configured for it, None for all."""
     own = None if paths is None else {os.path.expanduser(path) for path in paths}
     texts = [problem.text for path, problem in keys.problems.items() if own is None or path in own]
     wrong = (_wrong_certificate(f"{path}-cert.pub", user) for path in map(os.path.expanduser, paths or ()))
-    return LoginRefused(user, host, joined([*texts, *filter(None, wrong)]))
+    asked = (Message("a password is asked for only on a terminal, for one selected worker"),) if takes_password else ()
+    return LoginRefused(user, host, joined([*texts, *filter(None, wrong), *asked]), takes_password)
 
 
 def _wrong_certificate(path: str, user: str) -> str:
