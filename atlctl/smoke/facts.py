@@ -83,6 +83,12 @@ _DRIVER, _KERNEL, _MACHINE, _TOPOLOGY, _FILES, _CPUS, _OWN_NAME = (
     Message("usable CPUs"), Message("own host name"),
 )  # fmt: skip
 
+#: The check that has the findings about network cards, if it was made.
+_MESH = "mesh"
+#: Counters of damage: of interfaces, and of InfiniBand and RoCE ports. Retransmissions also come of congestion.
+_DAMAGED = ("rx_errors", "tx_errors", "symbol_error", "link_error_recovery", "port_rcv_errors")
+_ADVICE_LINK = Message("look at the cable, the transceiver and the switch port of this card; ip -s link, dmesg")
+
 #: By worker: lower and upper bound of its clock's offset from the client's clock, in seconds.
 Bounds = dict[str, tuple[float, float]]
 Facts = Mapping[str, Any]
@@ -143,6 +149,44 @@ async def gather_again(run: Run, names: Sequence[str]) -> None:
     for name, facts in told.items():
         if "problem" not in facts:
             run.facts[name] = {**run.facts[name], **facts, "clock": run.facts[name].get("clock", facts.get("clock"))}
+
+
+async def look_after(run: Run) -> None:
+    """Read the counters of the network cards again: a link that was lost, or packets that were damaged, since
+    `check_facts`, at whatever moment. A lost link explains the slow connections of its worker: these findings go."""
+    before = {name: fact.get("counters") for name, fact in run.facts.items()}
+    known = [name for name in run.session.living() if isinstance(before.get(name), dict)]
+    check = next((one.name for one in run.report.checks if one.name == _MESH), CHECK)
+    for name, answer in (await run.session.ask({name: {"cmd": "links"} for name in known}, _SECONDS)).items():
+        now = (answer.fields or {}).get("counters")
+        if isinstance(now, dict):
+            found = list(_of_cards(check, name, before[name] or {}, now))
+            if any(finding.severity is Severity.FAIL for finding in found):
+                run.report.findings[:] = [one for one in run.report.findings if not _is_slow_link(one, name)]
+            run.find(*found)
+
+
+def _is_slow_link(finding: Finding, name: str) -> bool:
+    who = finding.culprit
+    link = who is not None and who.kind == "link" and name in (who.worker, who.peer)
+    return link and finding.severity is Severity.WARN
+
+
+def _of_cards(check: str, name: str, before: Facts, now: Facts) -> Iterator[Finding]:
+    """Drops do not count: a card also drops what no program waits for."""
+    for card, counted in now.items():
+        earlier = before.get(card)
+        if not isinstance(earlier, dict) or not isinstance(counted, dict) or not (_NIC.match(card) or "/" in card):
+            continue
+        more = {key: (whole(value) or 0) - (whole(earlier.get(key, value)) or 0) for key, value in counted.items()}
+        lost = max(more.get("carrier_changes", 0), more.get("link_downed", 0))
+        if lost > 0:
+            text = Message("{card} lost its link during the test ({count} changes)", card=_word(card), count=lost)
+            yield Finding(check, Severity.FAIL, Culprit("worker", name), text, True, _ADVICE_LINK)
+        damaged = sum(max(0, more.get(key, 0)) for key in _DAMAGED)
+        if damaged:
+            text = Message("{card} counted {count} errors during the test", card=_word(card), count=damaged)
+            yield Finding(check, Severity.WARN, Culprit("worker", name), text, True, _ADVICE_LINK)
 
 
 async def gather_gpus_again(run: Run, names: Sequence[str], seconds: float) -> None:

@@ -22,7 +22,7 @@ from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.smoke.care import check_gpus, look_before
 from atlctl.smoke.context import Options, Run, Tier
-from atlctl.smoke.facts import check_facts
+from atlctl.smoke.facts import check_facts, look_after
 from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.network.mesh import check_mesh
 from atlctl.smoke.network.throughput import check_throughput
@@ -200,6 +200,7 @@ class Smoke:
             asked = time.monotonic()
             try:
                 await self._checks(run)
+                await self._guarded(run, None, self._look_after)
                 if again is not None:
                     await asyncio.wait([again], timeout=max(0.0, asked + _AGAIN_LEAST - time.monotonic()))
                 await self._lost(run, silent, config)
@@ -280,7 +281,7 @@ class Smoke:
                 await session.roll_call(_AGAIN * self._options.patience)
                 whole = True
             self._confirm(session.living(), silent, sure=whole or time.monotonic() - begun >= self._patience)
-        self._judge_roll_call()
+        self._judge("roll-call")
 
     def _confirm(self, answered: Sequence[str], silent: Mapping[str, str], *, sure: bool) -> None:
         """Judge the missing workers by the second try. `sure`: those without an answer had enough time."""
@@ -312,13 +313,19 @@ class Smoke:
             finding = Finding("roll-call", severity, Culprit("worker", name), text, True, _ADVICE_LOST)
             self.report.findings.append(finding)
             self.report.workers[name]["lost"] = why
-        self._judge_roll_call()
+        self._judge("roll-call")
 
-    def _judge_roll_call(self) -> None:
-        """Update its verdict after later findings."""
+    async def _look_after(self, run: Run) -> None:
+        await look_after(run)
+        self._judge(_FACTS.name, _MESH.name, _THROUGHPUT.name)
+
+    def _judge(self, *names: str) -> None:
+        """Update the verdicts of checks after later findings."""
         for at, check in enumerate(self.report.checks):
-            if check.name == "roll-call":
-                self.report.checks[at] = replace(check, verdict=self.report.verdict_of(check.name, check.verdict))
+            if check.name in names:
+                # Its only warnings may be explained by now.
+                alone = SmokeVerdict.NOT_JUDGED if check.verdict is SmokeVerdict.WARN else check.verdict
+                self.report.checks[at] = replace(check, verdict=self.report.verdict_of(check.name, alone))
 
     # The checks
 

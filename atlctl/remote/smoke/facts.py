@@ -13,7 +13,7 @@ import threading
 import time
 from functools import partial
 
-from atlctl.remote import cgroups, proc
+from atlctl.remote import cgroups, counters, proc
 from atlctl.remote.ranks import Finder, launches, master_port, masters, read_each
 from atlctl.remote.sentences import Sentence
 
@@ -74,6 +74,7 @@ def facts(say: Say, request: dict[str, Any]) -> None:
     master = next((host for _, host in masters(found["place"])), "")
     meeting = _Later(lambda: _addresses(master)) if master else None
     found["addresses"] = [address for _, address in proc.addresses()]
+    found["counters"] = counters.interfaces()
     if ranks is not None:
         found["ranks"], found["ranks_problem"] = ranks.result(pace * _PROCESS_SECONDS + 2, [])
     if cards is not None:
@@ -120,6 +121,12 @@ def collect(root: str = "", environ: Mapping[str, str] | None = None, pace: floa
     found.update(_versions(table, pace))
     found["cpus"].update(busy())
     return found
+
+
+def links(say: Say, request: dict[str, Any]) -> None:
+    """The command `links`: counters of network interfaces now, see `counters.interfaces`."""
+    del request
+    say(ev="links", end=True, counters=counters.interfaces())
 
 
 def headroom(say: Say, request: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MODULES = {
     "facts": "facts",
     "gpus": "gpus",
+    "links": "facts",
     "headroom": "facts",
     "listen": "network",
     "mesh": "network",

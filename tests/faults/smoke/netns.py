@@ -38,6 +38,10 @@ def refused() -> str:
         return f"no network namespaces here: {error}"
 
 
+#: Words before a command of a host: `/sys` shows its interfaces, as in a container.
+OWN_SYS = ("unshare", "--mount", "sh", "-c", 'mount -t sysfs none /sys && exec "$@"', "sh")
+
+
 class Network:
     """`count` connected hosts, each with `mbit` in both directions (None: unlimited). Use with `with`.
 
@@ -134,6 +138,11 @@ class Network:
         shape = f"rate {mbit}mbit ceil {mbit}mbit burst 16k cburst 16k"
         for space, device in ((self.space(index), "eth0"), (self._switch, f"p{index}")):
             _batch(space, "tc", [f"class replace dev {device} parent 1: classid 1:1 htb {shape}"])
+
+    def replug(self, index: int) -> None:
+        """The host's link goes down and up again."""
+        for state in ("down", "up"):
+            _run("ip", "-n", self._switch, "link", "set", f"p{index}", state)
 
     def mtu(self, index: int, size: int) -> None:
         _batch(self.space(index), "ip", [f"link set eth0 mtu {size}"])

@@ -138,6 +138,34 @@ def sent(network: netns.Network, index: int) -> int:
 
 
 @spaces
+def test_a_link_that_was_lost_for_a_moment_is_named():
+    """No connection breaks by it, and none needs to be open at that time."""
+    with netns.Network(3) as network:
+
+        async def test() -> Smoke:
+            begun = asyncio.Event()
+            hosts = network.hosts(before=dict.fromkeys(range(3), netns.OWN_SYS))
+
+            def progress(check: str, _: str) -> None:
+                if check == "mesh":
+                    begun.set()
+
+            smoke = Smoke(hosts, network.workers, Options(net_only=True), progress=progress)
+            run = asyncio.create_task(smoke.run())
+            await begun.wait()
+            await asyncio.to_thread(network.replug, 1)
+            await run
+            return smoke
+
+        smoke = asyncio.run(test())
+    (finding,) = [one for one in smoke.report.findings if one.severity is Severity.FAIL]
+    assert finding.culprit == Culprit("worker", "worker-1"), finding
+    assert re.fullmatch(r"eth0 lost its link during the test \(\d+ changes\)", finding.evidence)
+    verdicts = {check.name: check.verdict for check in smoke.report.checks}
+    assert (verdicts["mesh"], smoke.report.verdict) == (SmokeVerdict.FAIL, SmokeVerdict.FAIL)
+
+
+@spaces
 def test_check_links_finds_a_slow_link_with_a_tenth_of_the_speed():
     with netns.Network(4, 1000) as network:
         executor = network.hosts()

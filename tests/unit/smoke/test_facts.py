@@ -32,12 +32,13 @@ from atlctl.smoke.facts import (
     gather,
     hosts_to_resolve,
     labels,
+    look_after,
     loopback,
     loopback_names,
     unresolved,
     vote,
 )
-from atlctl.smoke.findings import Report, Severity, SmokeVerdict
+from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.session import Session
 from tests.support.plainhosts import PlainHosts, workers
 from tests.unit.smoke.scripted import Script, Scripted, Stream, worker
@@ -375,6 +376,72 @@ def test_settings_and_limits_at_once() -> None:
     assert finding.culprit.worker == "worker-2"
     assert "memlock: 1000 KiB" in finding.evidence
     assert "setting NCCL_IB_DISABLE: 1 (the others: not set)" in finding.evidence
+
+
+def counted(before: object, after: object, *names: str) -> list[tuple[str, str]]:
+    """The findings of the last look at the network cards of worker-0, if the checks `names` were made."""
+
+    async def main() -> Run:
+        async def agent(stream: Stream) -> None:
+            await stream.ask()
+            stream.hello()
+            asked = await stream.ask()
+            stream.say(ev="links", re=asked["id"], end=True, counters=after)
+            await stream.ask()
+
+        hosts = workers(1)
+        async with Session(Scripted({"worker-0": agent}), hosts, {"seconds": 60, "token": "t"}) as session:
+            assert await session.roll_call(20) == {}
+            run = Run(session, tuple(hosts), Options(), Report("quick"), facts={"worker-0": {"counters": before}})
+            run.report.checks += [Check(name, SmokeVerdict.PASS) for name in names]
+            run.find(Finding("throughput", Severity.WARN, Culprit("link", "worker-0", "worker-1"), "slow"))
+            await look_after(run)
+        return run
+
+    return [(f"{one.check} {one.severity}", str(one.evidence)) for one in asyncio.run(main()).report.findings]
+
+
+SLOW = ("throughput warn", "slow")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ({"eth0": {"carrier_changes": 2}}, {"eth0": {"carrier_changes": 2}}, [SLOW]),
+        (
+            {"eth0": {"carrier_changes": 2}},
+            {"eth0": {"carrier_changes": 4}},
+            [("mesh fail", "eth0 lost its link during the test (2 changes)")],
+        ),
+        (
+            {"mlx5_0/1": {"link_downed": 0, "symbol_error": 3}},
+            {"mlx5_0/1": {"link_downed": 1, "symbol_error": 8}},
+            [
+                ("mesh fail", "mlx5_0/1 lost its link during the test (1 changes)"),
+                ("mesh warn", "mlx5_0/1 counted 5 errors during the test"),
+            ],
+        ),
+        (
+            {"ib0": {"rx_errors": 0, "rx_dropped": 0}},
+            {"ib0": {"rx_errors": 7, "rx_dropped": 9000}},
+            [SLOW, ("mesh warn", "ib0 counted 7 errors during the test")],
+        ),
+        # A bridge whose containers come and go, a card that is new, one that was reset, and nonsense.
+        ({"docker0": {"carrier_changes": 2}}, {"docker0": {"carrier_changes": 4}}, [SLOW]),
+        ({}, {"eth0": {"carrier_changes": 4}}, [SLOW]),
+        ({"eth0": {"rx_errors": 9}}, {"eth0": {"rx_errors": 0}}, [SLOW]),
+        ({"eth0": {"rx_errors": "9"}, "eth1": 3}, {"eth0": {"rx_errors": []}, "eth1": {}, "eth2": None}, [SLOW]),
+        (None, {"eth0": {"carrier_changes": 4}}, [SLOW]),
+        ({"eth0": {"carrier_changes": 2}}, ["eth0"], [SLOW]),
+    ],
+)
+def test_what_the_cards_have_counted_meanwhile(before: object, after: object, found: list[tuple[str, str]]) -> None:
+    assert counted(before, after, "facts", "mesh", "throughput") == found
+
+
+def test_without_the_mesh_the_facts_have_the_finding() -> None:
+    found = counted({"eth0": {"carrier_changes": 2}}, {"eth0": {"carrier_changes": 4}}, "facts")
+    assert [check for check, _ in found] == ["facts fail"]
 
 
 def test_one_worker_is_not_judged() -> None:
