@@ -98,7 +98,9 @@ def test_attempts_are_told_apart_in_the_log_of_a_pod(cluster: Cluster, tmp_path:
     assert (unknown.code, b"hint: name the command: atlctl rerun dev -- CMD" in unknown.stderr) == (2, True), unknown
     second = pods.rerun(*pods.train("second"))
     assert second.code == 0
-    assert b"note: variables are those of the container's first process, without those of a launch script" in second.stderr
+    assert (
+        b"note: variables are those of the container's first process, without those of a launch script" in second.stderr
+    )
     pods.wait("attempt 2 ended: exit code 1\n")
     told = cluster.cli("errors", "dev").stdout.decode()
     assert told.startswith("job dev: Running, attempt 2 has ended\nroot cause: the whole job, likely\n"), told

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ _FAULTS = 3
 
 async def check_throughput(run: Run) -> None:
     """Add warnings for workers and links that are slower than the others or lose packets. `report.data["throughput"]`
-    gets the matrices of the first measurement, with all workers sending at the same time."""
+    gets the matrices: with all workers sending at the same time, and of what was slow then, its speed alone."""
     with run.check(CHECK) as stage:
         mesh = run.report.data.get("mesh")
         if not mesh or len(mesh["workers"]) < 2:
@@ -78,6 +78,8 @@ class _Throughput:
         self._machine = dict(zip(mesh["workers"], mesh["machines"], strict=True))
         self._loopback = bool(mesh["loopback"])
         self._rates: dict[Pair, Rate] = {}
+        #: Bytes per second of slow pairs that were measured again, alone: the best time.
+        self._best: dict[Pair, float] = {}
 
     async def measure(self, stage: OpenCheck) -> None:
         count = len(self._names)
@@ -101,6 +103,7 @@ class _Throughput:
                 stage.not_judged(joined([stage.note, why]))
             return None
         await self._slow(lossy, stage)
+        self._figures()
         if hungry := await self._hungry():
             stage.not_judged(joined([stage.note, hungry]))
         return None
@@ -219,7 +222,7 @@ class _Throughput:
             return None
         chosen = controls(fair, suspects, _CONTROLS)
         beside: list[float] = []
-        best: dict[Pair, float] = {}
+        best = self._best
         #: Slow pairs that had too little CPU time: they count neither as bad nor as good.
         starved: set[Pair] = set()
 
@@ -276,16 +279,19 @@ class _Throughput:
             self._run.find(Finding(CHECK, Severity.WARN, None, said, True, advice))
 
     def _figures(self) -> None:
-        def matrix(value: Any) -> list[list[float | None]]:
+        def matrix(value: Callable[[Pair], float]) -> list[list[float | None]]:
             return [
-                [value(self._rates[one, other]) if (one, other) in self._rates else None for other in self._names]
+                [value((one, other)) if (one, other) in self._rates else None for other in self._names]
                 for one in self._names
             ]
 
+        def speed(pair: Pair) -> float:
+            return round(max(self._rates[pair].bytes_per_s, self._best.get(pair, 0.0)) / 1e6, 2)
+
         self._run.report.data[CHECK] = {
             "workers": self._names,
-            "matrix_mb_per_s": matrix(lambda rate: round(rate.bytes_per_s / 1e6, 2)),
-            "matrix_resent_percent": matrix(lambda rate: round(100 * rate.share, 3)),
+            "matrix_mb_per_s": matrix(speed),
+            "matrix_resent_percent": matrix(lambda pair: round(100 * self._rates[pair].share, 3)),
         }
 
 

@@ -179,6 +179,19 @@ def test_a_slow_link_is_measured_again_before_it_is_said():
     assert len(looks) > 4  # four in the first round, and the second measurement
 
 
+def test_the_map_has_the_speed_alone_of_what_was_slow_beside_others():
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        told = good(index, command)
+        if command["cmd"] == "send" and told is not None and len(told["turns"]) > 1:
+            for turn in told["turns"]:
+                if (index, turn["to"]) == (1, 2):
+                    turn |= {"bytes_per_s": 1e7, "bytes": 1e6}
+        return told
+
+    report = check(agent)
+    assert (report.findings, report.data["throughput"]["matrix_mb_per_s"][1][2]) == ([], 100.0)
+
+
 def test_a_starved_worker_is_not_a_slow_one():
     def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
         told = good(index, command)
