@@ -47,6 +47,9 @@ _ADVICE = {
     "dropped": Message("look for limits of new connections (firewall, conntrack, accept queue) and for packet loss"),
     "large": Message("the MTU of an interface or tunnel on the way is smaller than the workers believe"),
 }
+_ADVICE_SETTING = Message("set it to an interface that all workers have, or leave it out: ip -brief address")
+#: The variables that name the interfaces of a training, and how many interfaces of each are tested.
+SETTINGS, _CARDS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), 4
 #: Seconds without progress after which a call is aborted (longer than TCP's SYN retransmission); second: for repeated
 #: calls.
 _PATIENCE, _AGAIN = 1.4, 2.2
@@ -75,6 +78,7 @@ async def check_mesh(run: Run) -> None:
         await mesh.call()
         await mesh.meet()
         mesh.judge(stage)
+        await mesh.elsewhere(stage)
 
 
 class _Mesh:
@@ -86,6 +90,7 @@ class _Mesh:
         self._calls: dict[Pair, Call] = {}
         self._chosen = AddressPlan({})
         self._machines: dict[str, int] = {}
+        self._places: dict[str, Endpoint] = {}
         self._again = 0
         #: Calls with corrupted bytes.
         self._altered: dict[Pair, Call] = {}
@@ -98,12 +103,13 @@ class _Mesh:
         """Start the servers, choose the addresses. Adds a finding for each worker without an answer or an address."""
         living = self._session.living()
         workers = [self._workers[name] for name in living if name in self._workers]
-        told = await self._places([worker.name for worker in workers], known_addresses(workers))
+        told = await self._endpoints([worker.name for worker in workers], known_addresses(workers))
         unsure = unsure_workers(workers, told)
         if unsure:
             first = choose_addresses(workers, told)
             others = [address for name, address in first.addresses.items() if name not in unsure[1:]]
-            told |= await self._places(unsure, others[:TARGETS])
+            told |= await self._endpoints(unsure, others[:TARGETS])
+        self._places = told
         self._chosen = choose_addresses(workers, told)
         for name in self._chosen.lost:
             text = Message("it has no address but loopback, while other workers are on other hosts")
@@ -114,7 +120,7 @@ class _Mesh:
         self.where = {name: (address, told[name].port) for name, address in self._chosen.addresses.items()}
         return bool(self.where)
 
-    async def _places(self, names: Iterable[str], targets: list[str]) -> dict[str, Endpoint]:
+    async def _endpoints(self, names: Iterable[str], targets: list[str]) -> dict[str, Endpoint]:
         """Ask each worker for its endpoint; a worker without an answer is asked again."""
         found: dict[str, Endpoint] = {}
         asked = list(names)
@@ -178,6 +184,44 @@ class _Mesh:
             self._run.find(Finding(CHECK, severity, culprit, text, True, _ADVICE["connect"]))
             if culprit.kind == "worker":
                 break
+
+    async def elsewhere(self, stage: OpenCheck) -> None:
+        """The same calls over each network that the settings of NCCL or gloo name, if it is another one."""
+        tested = [{name: address for name, (address, _) in self.where.items()}]
+        also: list[str] = []
+        for setting in SETTINGS if not self._chosen.loopback else ():
+            chosen: dict[str, list[tuple[str, str]]] = {}
+            for name in self.where:
+                told = self._run.facts.get(name, {}).get("settings")
+                value = told.get(setting) if isinstance(told, dict) else None
+                if isinstance(value, str) and value and not value.startswith("^"):
+                    chosen[name] = named_cards(setting, value, self._places[name].cards)
+                    if not chosen[name]:
+                        self._unknown(name, setting, value)
+            for at in range(_CARDS):
+                cards = {name: own[at] for name, own in chosen.items() if len(own) > at}
+                where = {name: address for name, (_, address) in cards.items()}
+                if len(where) > 1 and not any(where.items() <= known.items() for known in tested):
+                    tested.append(where)
+                    over = "/".join(sorted({card for card, _ in cards.values()}))
+                    also.append(over)
+                    await self._over(over, where)
+        if also:
+            stage.note = Message("{note}; also over {cards}", note=stage.note, cards=", ".join(also))
+        self._run.report.data[CHECK]["also"] = also
+
+    def _unknown(self, name: str, setting: str, value: str) -> None:
+        text = Message("{setting} is {value}, and no such interface has an address ({cards})")
+        text = text.filled(setting=setting, value=words_of(value), cards=", ".join(self._places[name].cards))
+        self._run.find(Finding(CHECK, Severity.WARN, Culprit("worker", name), text, True, _ADVICE_SETTING))
+
+    async def _over(self, over: str, where: Mapping[str, str]) -> None:
+        other = _Mesh(self._run)
+        other.where = {name: (address, self.where[name][1]) for name, address in where.items()}
+        await other.call()
+        for finding in judge_calls(list(other.where), other._calls):
+            text = Message("over {cards}: {what}", cards=over, what=finding.evidence)
+            self._run.find(replace(finding, evidence=text))
 
     async def _call(self) -> None:
         pairs = [(one, other) for one in self.where for other in self.where if one != other]
@@ -293,7 +337,7 @@ def _matrix(names: list[str], values: Mapping[Pair, float | None]) -> list[list[
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """The network data of one worker, from its agent. Two workers with the same `machine` share a kernel (empty:
-    unknown); with the same `stack`, they share a network stack."""
+    unknown); with the same `stack`, they share a network stack. `cards`: the addresses by interface."""
 
     port: int
     addresses: tuple[str, ...]
@@ -301,6 +345,7 @@ class Endpoint:
     routes: Mapping[str, str]
     machine: str
     stack: str
+    cards: Mapping[str, tuple[str, ...]]
 
     @property
     def usable(self) -> tuple[str, ...]:
@@ -325,7 +370,12 @@ def parse_endpoint(fields: Fields) -> Endpoint | None:
         return None
     if not isinstance(machine, str) or not isinstance(stack, str):
         return None
-    addresses = [entry[1] for entry in listed if isinstance(entry, list) and len(entry) == 2 and literal(entry[1])]
+    entries = [entry for entry in listed if isinstance(entry, list) and len(entry) == 2 and literal(entry[1])]
+    addresses = [address for _, address in entries]
+    cards: dict[str, tuple[str, ...]] = {}
+    for card, address in entries:
+        if _remote(address):
+            cards[words_of(card)] = (*cards.get(words_of(card), ()), address)
     routes = fields.get("routes")
     known = routes if isinstance(routes, dict) else {}
     default = fields.get("default")
@@ -337,7 +387,20 @@ def parse_endpoint(fields: Fields) -> Endpoint | None:
         machine,
         # A sandbox may give all its guests the same names; their addresses differ.
         f"{machine} {stack} {sorted(addresses)}",
+        cards,
     )
+
+
+def named_cards(setting: str, value: str, cards: Mapping[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+    """The interfaces that the value of one of `SETTINGS` names, each with an address. NCCL takes beginnings of names
+    unless they are behind `=`, gloo names."""
+    exact = setting.startswith("GLOO") or value.startswith("=")
+    words = [word.partition(":")[0] for word in value.removeprefix("=").split(",") if word]
+    return [
+        (card, _by_family(addresses)[0])
+        for card, addresses in cards.items()
+        if any(card == word if exact else card.startswith(word) for word in words)
+    ]
 
 
 def literal(address: object) -> bool:

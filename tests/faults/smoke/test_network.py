@@ -166,6 +166,32 @@ def test_a_link_that_was_lost_for_a_moment_is_named():
 
 
 @spaces
+@pytest.mark.parametrize("setting", ["NCCL_SOCKET_IFNAME=eth1", "NCCL_SOCKET_IFNAME==eth1", "GLOO_SOCKET_IFNAME=eth1"])
+def test_the_network_that_a_training_is_told_to_use_is_tested_too(setting):
+    name, _, value = setting.partition("=")
+
+    def findings(network: netns.Network, value: str) -> tuple[str, list[tuple[Culprit | None, str, str]]]:
+        smoke = Smoke(network.hosts({name: value}), network.workers, Options(items=("facts", "mesh")))
+        asyncio.run(smoke.run())
+        (note,) = [check.note for check in smoke.report.checks if check.name == "mesh"]
+        return note, [(one.culprit, one.severity, one.evidence) for one in smoke.report.findings]
+
+    with netns.Network(4) as network:
+        network.second()
+        note, found = findings(network, value)
+        assert (note.endswith("; also over eth1"), found) == (True, [])
+        _, found = findings(network, "ib0")
+        assert {culprit.worker for culprit, severity, _ in found if culprit and severity == "warn"} == {
+            f"worker-{index}" for index in range(4)
+        }
+        assert f"{name} is ib0, and no such interface has an address (eth0, eth1)" in found[0][2]
+        subprocess.run(["ip", "-n", network._switch, "link", "set", "q2", "down"], check=True)
+        _, ((culprit, severity, text),) = findings(network, value)
+        assert (culprit, severity) == (Culprit("worker", "worker-2"), "fail")
+        assert text.startswith("over eth1: ")
+
+
+@spaces
 def test_check_links_finds_a_slow_link_with_a_tenth_of_the_speed():
     with netns.Network(4, 1000) as network:
         executor = network.hosts()

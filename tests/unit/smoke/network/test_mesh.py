@@ -19,6 +19,7 @@ from atlctl.smoke.network.mesh import (
     choose_addresses,
     judge_calls,
     known_addresses,
+    named_cards,
     parse_calls,
     parse_endpoint,
     unsure_workers,
@@ -32,9 +33,27 @@ def worker(index: int, address: str | None = None) -> Worker:
 
 
 def place(stack: str, *addresses: str, default: str | None = None, **routes: str) -> Endpoint:
-    return Endpoint(
-        4000, ("127.0.0.1", *addresses), default, {to.replace("_", "."): own for to, own in routes.items()}, "", stack
-    )
+    ways = {to.replace("_", "."): own for to, own in routes.items()}
+    return Endpoint(4000, ("127.0.0.1", *addresses), default, ways, "", stack, {})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "cards"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth", ["eth0", "eth1"]),
+        ("NCCL_SOCKET_IFNAME", "eth1,ib:1", ["eth1", "ib0"]),
+        ("NCCL_SOCKET_IFNAME", "=eth1,eth", ["eth1"]),
+        ("NCCL_SOCKET_IFNAME", "ens", []),
+        ("NCCL_SOCKET_IFNAME", ",", []),
+        ("GLOO_SOCKET_IFNAME", "eth", []),
+        ("GLOO_SOCKET_IFNAME", "ib0,eth0", ["eth0", "ib0"]),
+    ],
+)
+def test_interfaces_that_a_training_is_told_to_use(setting: str, value: str, cards: list[str]) -> None:
+    there = {"eth0": ("10.0.0.1",), "eth1": ("fd77::1", "10.1.0.1"), "ib0": ("10.2.0.1",)}
+    found = named_cards(setting, value, there)
+    assert [card for card, _ in found] == cards
+    assert dict(found).get("eth1", "10.1.0.1") == "10.1.0.1"
 
 
 def test_workers_of_one_stack_share_loopback():
