@@ -131,6 +131,37 @@ def test_keep_pods_ends_the_training_alone(cluster: Cluster) -> None:
         job.remove()
 
 
+def test_what_keep_has_ended_starts_again_in_the_same_pods(cluster: Cluster) -> None:
+    training = """python3 -c 'import os, time; print("step of", os.environ["LR"], flush=True); time.sleep(3000)'"""
+    job = kinds.create(cluster, kinds.INDEXED, f"LR=7 {training}; while :; do sleep 1; done")
+
+    def logged(text: bytes, count: int) -> None:
+        until(text.decode(), lambda: cluster.cli("logs", *job.words).stdout.count(text) == count, 60)
+
+    def stop() -> None:
+        run = cluster.cli("stop", *job.words, "--keep", "--yes", "--no-save", "--grace", "5")
+        assert run.code == 0, run
+
+    try:
+        before = pods(cluster, job.started())
+        logged(b"step of 7\n", 2)
+        stop()
+        run = cluster.cli("rerun", *job.words, "--yes")
+        assert (run.code, b"started: worker-[0-1]" in run.stderr) == (0, True), run
+        logged(b"step of 7\n", 4)
+        busy = cluster.cli("rerun", *job.words, "--yes")
+        assert busy.code == 1, busy
+        stop()
+        logged(b"atlctl: attempt 2 ended: signal 15\n", 2)
+        run = cluster.cli("rerun", *job.words, "--yes", "--", "sh", "-c", "exit 3")
+        assert run.code == 0, run
+        logged(b"atlctl: attempt 3 ended: exit code 3\n", 2)
+        assert cluster.data("errors", *job.words)["attempt"] == 3
+        assert pods(cluster, job) == before
+    finally:
+        job.remove()
+
+
 def test_keep_pods_is_refused_where_the_training_is_the_first_process(cluster: Cluster) -> None:
     job = kinds.create(cluster, kinds.INDEXED, 'exec python3 -c "import time; time.sleep(3000)"')
     try:
