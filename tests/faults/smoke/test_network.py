@@ -70,15 +70,26 @@ def test_faults_at_once_are_told_apart(count):
 @spaces
 @pytest.mark.parametrize("share", [1, 0.56])
 def test_slow_links_of_a_slower_host_name_the_host(share):
-    """And the links, if the other links of the host are as fast as those of others."""
+    """And the links, if the other links of the host are as fast as those of others.
+
+    A link of 2 MB/s is not judged if its receive window was full both ways, which is so in one of ten: of three runs
+    each names some, and none another one."""
     mbit = MBIT / 4  # so few that six hosts reach it beside other tests
+    wanted = {frozenset(("worker-2",))}
+    if share == 1:
+        wanted = {frozenset((f"worker-{other}", "worker-2")) for other in (0, 1, 4)}
+    found: set[driving.Accused] = set()
     with netns.Network(6, mbit) as network:
         network.rate(2, share * mbit)
         for other in (0, 1, 4):
             network.slow_link(2, other, 0.3 * mbit)
-        told = driving.drive(network.hosts(), network.workers)
-    links = {frozenset((f"worker-{other}", "worker-2")) for other in (0, 1, 4)}
-    assert (told.accused, told.nobody) == (links if share == 1 else {frozenset(("worker-2",))}, []), told.lines()
+        for _ in range(3):
+            told = driving.drive(network.hosts(), network.workers)
+            assert (told.accused <= wanted, told.nobody) == (True, []), told.lines()
+            found |= told.accused
+            if found == wanted:
+                return
+    assert found == wanted, told.lines()
 
 
 @spaces
