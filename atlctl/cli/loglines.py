@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from atlctl.backends.base import LogLine, LogRequest, LogSource, Stream
 from atlctl.cli.sinks import line_object, sanitizer_for
-from atlctl.diagnosis.logline import ATTEMPT, ATTEMPT_LITERAL, clean_line
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.model import Job, Worker
@@ -41,6 +40,8 @@ def no_attempt(job: Job, number: int, last: int) -> NothingMatched:
 async def _of_attempt(
     whole: AsyncIterator[Sequence[LogLine]], job: Job, number: int, tail: int | None
 ) -> AsyncIterator[Sequence[LogLine]]:
+    from atlctl.diagnosis.logline import ATTEMPT, ATTEMPT_LITERAL, clean_line  # no other log needs its patterns
+
     now, last = 1, deque[LogLine](maxlen=tail)
     async for batch in whole:
         found = []

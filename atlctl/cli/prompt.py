@@ -29,8 +29,8 @@ def confirm(question: str, otherwise: Message) -> None:
 
 
 def secret(question: Message) -> str | None:
-    """Ask on stderr, and read a line from the terminal without showing it, in whatever mode the terminal is. None if
-    there is no terminal, or nothing was typed."""
+    """Ask on stderr, and read a line from the terminal without showing it, in any mode of the terminal. None without a
+    terminal, or for an empty line."""
     if not context().streams.can_prompt:
         return None
     before, mode = termios.tcgetattr(0), termios.tcgetattr(0)

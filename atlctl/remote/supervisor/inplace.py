@@ -1,9 +1,9 @@
 """Starts a command in a container that something else has started, as the next attempt of the training there.
 
 The dialogue is that of `starting`. Command, variables and folder are those of the attempt before if this module has
-started it; else those of the command that `sh/stop.sh` has ended, which has noted them; else there is no command, and
-the others are those of the container's first process. The output goes to that of the first process, so that it is in
-the container's log.
+started it, else those that `sh/stop.sh` has noted of the command that it ended. Without a note the command is unknown,
+and variables and folder are those of the container's first process. The output goes to that of the first process, and
+so to the container's log.
 """
 
 from __future__ import annotations

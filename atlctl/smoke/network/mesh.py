@@ -49,7 +49,7 @@ _ADVICE = {
 }
 _ADVICE_SETTING = Message("set it to an interface that all workers have, or leave it out: ip -brief address")
 #: The variables that name the interfaces of a training, and how many interfaces of each are tested.
-SETTINGS, _CARDS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), 4
+SETTINGS, _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), 4
 #: Seconds without progress after which a call is aborted (longer than TCP's SYN retransmission); second: for repeated
 #: calls.
 _PATIENCE, _AGAIN = 1.4, 2.2
@@ -195,24 +195,24 @@ class _Mesh:
                 told = self._run.facts.get(name, {}).get("settings")
                 value = told.get(setting) if isinstance(told, dict) else None
                 if isinstance(value, str) and value and not value.startswith("^"):
-                    chosen[name] = named_cards(setting, value, self._places[name].cards)
+                    chosen[name] = named_interfaces(setting, value, self._places[name].interfaces)
                     if not chosen[name]:
                         self._unknown(name, setting, value)
-            for at in range(_CARDS):
-                cards = {name: own[at] for name, own in chosen.items() if len(own) > at}
-                where = {name: address for name, (_, address) in cards.items()}
+            for at in range(_INTERFACES):
+                interfaces = {name: own[at] for name, own in chosen.items() if len(own) > at}
+                where = {name: address for name, (_, address) in interfaces.items()}
                 if len(where) > 1 and not any(where.items() <= known.items() for known in tested):
                     tested.append(where)
-                    over = "/".join(sorted({card for card, _ in cards.values()}))
+                    over = "/".join(sorted({interface for interface, _ in interfaces.values()}))
                     also.append(over)
                     await self._over(over, where)
         if also:
-            stage.note = Message("{note}; also over {cards}", note=stage.note, cards=", ".join(also))
+            stage.note = Message("{note}; also over {interfaces}", note=stage.note, interfaces=", ".join(also))
         self._run.report.data[CHECK]["also"] = also
 
     def _unknown(self, name: str, setting: str, value: str) -> None:
-        text = Message("{setting} is {value}, and no such interface has an address ({cards})")
-        text = text.filled(setting=setting, value=words_of(value), cards=", ".join(self._places[name].cards))
+        text = Message("{setting} is {value}, and no such interface has an address ({interfaces})")
+        text = text.filled(setting=setting, value=words_of(value), interfaces=", ".join(self._places[name].interfaces))
         self._run.find(Finding(CHECK, Severity.WARN, Culprit("worker", name), text, True, _ADVICE_SETTING))
 
     async def _over(self, over: str, where: Mapping[str, str]) -> None:
@@ -220,7 +220,7 @@ class _Mesh:
         other.where = {name: (address, self.where[name][1]) for name, address in where.items()}
         await other.call()
         for finding in judge_calls(list(other.where), other._calls):
-            text = Message("over {cards}: {what}", cards=over, what=finding.evidence)
+            text = Message("over {interfaces}: {what}", interfaces=over, what=finding.evidence)
             self._run.find(replace(finding, evidence=text))
 
     async def _call(self) -> None:
@@ -337,7 +337,7 @@ def _matrix(names: list[str], values: Mapping[Pair, float | None]) -> list[list[
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """The network data of one worker, from its agent. Two workers with the same `machine` share a kernel (empty:
-    unknown); with the same `stack`, they share a network stack. `cards`: the addresses by interface."""
+    unknown); with the same `stack`, they share a network stack. `interfaces`: the addresses of each."""
 
     port: int
     addresses: tuple[str, ...]
@@ -345,7 +345,7 @@ class Endpoint:
     routes: Mapping[str, str]
     machine: str
     stack: str
-    cards: Mapping[str, tuple[str, ...]]
+    interfaces: Mapping[str, tuple[str, ...]]
 
     @property
     def usable(self) -> tuple[str, ...]:
@@ -372,10 +372,10 @@ def parse_endpoint(fields: Fields) -> Endpoint | None:
         return None
     entries = [entry for entry in listed if isinstance(entry, list) and len(entry) == 2 and literal(entry[1])]
     addresses = [address for _, address in entries]
-    cards: dict[str, tuple[str, ...]] = {}
-    for card, address in entries:
+    interfaces: dict[str, tuple[str, ...]] = {}
+    for interface, address in entries:
         if _remote(address):
-            cards[words_of(card)] = (*cards.get(words_of(card), ()), address)
+            interfaces[words_of(interface)] = (*interfaces.get(words_of(interface), ()), address)
     routes = fields.get("routes")
     known = routes if isinstance(routes, dict) else {}
     default = fields.get("default")
@@ -387,19 +387,19 @@ def parse_endpoint(fields: Fields) -> Endpoint | None:
         machine,
         # A sandbox may give all its guests the same names; their addresses differ.
         f"{machine} {stack} {sorted(addresses)}",
-        cards,
+        interfaces,
     )
 
 
-def named_cards(setting: str, value: str, cards: Mapping[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+def named_interfaces(setting: str, value: str, interfaces: Mapping[str, tuple[str, ...]]) -> list[tuple[str, str]]:
     """The interfaces that the value of one of `SETTINGS` names, each with an address. NCCL takes beginnings of names
     unless they are behind `=`, gloo names."""
     exact = setting.startswith("GLOO") or value.startswith("=")
     words = [word.partition(":")[0] for word in value.removeprefix("=").split(",") if word]
     return [
-        (card, _by_family(addresses)[0])
-        for card, addresses in cards.items()
-        if any(card == word if exact else card.startswith(word) for word in words)
+        (interface, _by_family(addresses)[0])
+        for interface, addresses in interfaces.items()
+        if any(interface == word if exact else interface.startswith(word) for word in words)
     ]
 
 

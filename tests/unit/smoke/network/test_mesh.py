@@ -19,7 +19,7 @@ from atlctl.smoke.network.mesh import (
     choose_addresses,
     judge_calls,
     known_addresses,
-    named_cards,
+    named_interfaces,
     parse_calls,
     parse_endpoint,
     unsure_workers,
@@ -51,7 +51,7 @@ def place(stack: str, *addresses: str, default: str | None = None, **routes: str
 )
 def test_interfaces_that_a_training_is_told_to_use(setting: str, value: str, cards: list[str]) -> None:
     there = {"eth0": ("10.0.0.1",), "eth1": ("fd77::1", "10.1.0.1"), "ib0": ("10.2.0.1",)}
-    found = named_cards(setting, value, there)
+    found = named_interfaces(setting, value, there)
     assert [card for card, _ in found] == cards
     assert dict(found).get("eth1", "10.1.0.1") == "10.1.0.1"
 
