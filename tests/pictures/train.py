@@ -1,6 +1,7 @@
 """A training for pictures: `train.py FAULT RANK`, in which that rank fails or hangs while it loads a batch."""
 
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -40,6 +41,8 @@ def main():
 
 
 if __name__ == "__main__":
+    # An agent that notices the failure first would end a rank before its report.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         main()
     except Exception as error:  # noqa: BLE001

@@ -366,7 +366,9 @@ def _of_the_worker(this: Round, item: Failure) -> bool:
     silenced = any(other.worker == item.worker and other.part is Part.ENDED for other in this.failures)
     # A launcher that starts all ranks ends them without a report.
     silenced = silenced or (this.job.launched and not this.victims)
-    return _scope(this, item) is FaultScope.WORKER or (silenced and not item.process.seen)
+    # PyTorch puts the global rank before a traceback only once the process group has been made.
+    in_group = item.process.seen or any(trace.origin.rank is not None for trace in item.process.traces)
+    return _scope(this, item) is FaultScope.WORKER or (silenced and not in_group)
 
 
 def shape(item: Failure) -> tuple[str, str]:

@@ -58,6 +58,13 @@ def test_an_own_exception_among_victims_of_nccl() -> None:
     assert [(group.reason, group.count) for group in found.cascade] == [("NCCL: a peer left", 3)]
 
 
+@pytest.mark.parametrize(("prefix", "sure"), [(True, "certain"), (False, "likely")])
+def test_a_rank_whose_neighbour_was_ended_before_its_report(prefix: bool, sure: str) -> None:
+    """The neighbour may have had the same fault, unless the process group was there: then it lost its peer."""
+    log = Log(1).start(named=()).trace(1.0, 1, OWN, prefix=prefix).ended(1.4, 1, closed=(0,))
+    assert culprit(diagnosed(victim(0, of=1), log)) == ("rank", "worker-1", 1, sure)
+
+
 def test_it_does_not_matter_that_a_victim_spoke_first() -> None:
     """Because of clocks and buffers, a victim's log is a consequence, whatever its time."""
     assert culprit(diagnosed(victim(0, at=0.2, of=1), own(at=1.0))) == ("rank", "worker-1", 1, "certain")
