@@ -253,7 +253,7 @@ def slow(found: Found) -> str | None:
             took = seconds(found, before, one, size)
             grown = last and size == SIZES[3] and took > LITTLE and took > 8 * last
             if took > LITTLE + SHARE * size or grown:
-                took = min(seconds(found, before, one, size) / pace() for _ in range(3))
+                took = min(seconds(found, before, one, size) / pace() for _ in range(8))
                 if took > LITTLE + SHARE * size or (grown and took > 8 * last):
                     return f"{found.where}: {before[-60:]!r} + {one[:40]!r} * n: {took:.3f} s for {size} characters"
             if took < QUICK.get(size, 0):  # even its square would be small

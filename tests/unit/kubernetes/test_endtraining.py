@@ -135,7 +135,7 @@ def test_a_shell_that_names_torchrun_is_no_launcher(folder: Path) -> None:
         ("sleep 1d &", "idle"),
         ("tail -f /dev/null &", "idle"),
         ("$P train.py jupyter & sleep 9999 &", "idle"),
-        ("while :; do sleep 3; done &", "none sh sleep"),
+        ("while :; do sleep 3; done & sleep 0.2", "none sh sleep"),
         ("sleep 30 &", "none sh sleep"),
         ("true", "none sh"),
         ("cp $(command -v sleep) ./trainer; ./trainer 99 & sleep 9999 &", "none sh trainer"),
