@@ -37,11 +37,12 @@ _SLOW_ADVICE = Message(
 _LOSS_ADVICE = Message(
     "look at drops and errors of the interfaces (ethtool -S, ip -s link), cables, and queues on the way"
 )
-#: A link below this share of healthy links' speed, all measured alone, is slow; below the second, it is a suspect.
+#: A link below this share of healthy links' speed, all measured alone, is slow; below the second, it is a suspect. Half
+#: of the first counts on starved machines, where speeds vary by chance.
 SLOW, SLOWISH = 0.6, 0.7
 #: A link is lossy if it retransmits more than this share of its segments, and at least this number. The third and
 #: fourth value are the lower limits for a second measurement.
-LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.003, 5, 0.002, 2
+LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.0015, 5, 0.001, 2
 #: Above these shares of the time, the transfer waited for the sender's CPU or for the receiver, not for the network.
 _BUSY, _RECEIVER = 0.75, 0.3
 #: If transfers waited for a CPU for this share of their time, and below this share of their speed alone, the machines
@@ -51,6 +52,8 @@ _WAITED, _AGREE = 0.3, 0.75
 #: more than the third share of the link's own speed: a healthy link drops nothing then. It sends this number of
 #: segments, within these minimum and maximum seconds.
 _USUAL, _LEAST, _OWN, _SEGMENTS, _SHORT, _LONG = 0.25, 0.05, 0.6, 1300, 0.15, 0.8
+#: A slow transfer is repeated up to this number of times, until this number was not limited by its hosts.
+_TRIES, _CLEAN = 4, 2
 #: Maximum number of simultaneous faults for which a reference speed exists.
 _FAULTS = 3
 
@@ -102,9 +105,10 @@ class _Throughput:
                 why = Message("speed: with two workers there is no reference")
                 stage.not_judged(joined([stage.note, why]))
             return None
-        await self._slow(lossy, stage)
+        hungry = await self._hungry()
+        await self._slow(lossy, stage, SLOW / 2 if hungry else SLOW)
         self._figures()
-        if hungry := await self._hungry():
+        if hungry:
             stage.not_judged(joined([stage.note, hungry]))
         return None
 
@@ -186,7 +190,7 @@ class _Throughput:
 
         async def look(todo: Sequence[Pair]) -> dict[Pair, bool]:
             left = list(todo)
-            for _ in range(2):
+            for _ in range(3):
                 for pair, rate in (await self._again(left, pace=True)).items():
                     pooled[pair] = pooled[pair] + rate if pair in pooled else rate
                 left = [pair for pair in left if pair in pooled and pooled[pair].undecided]
@@ -205,8 +209,9 @@ class _Throughput:
         self._accuse(told, bad, _LOSS_ADVICE, lambda ways: _lost([pooled[way] for way in ways if way in pooled]))
         return {pair for pair in self._rates if pair in bad or set(told.workers) & set(pair)}
 
-    async def _slow(self, lossy: set[Pair], stage: OpenCheck) -> None:
-        """Find slow links, except lossy ones (already judged) and those within one machine (always faster)."""
+    async def _slow(self, lossy: set[Pair], stage: OpenCheck, least: float) -> None:
+        """Find links below the share `least` of healthy links' speed, except lossy ones (already judged) and those
+        within one machine (always faster)."""
         fair = {
             pair: rate
             for pair, rate in self._rates.items()
@@ -227,19 +232,21 @@ class _Throughput:
         starved: set[Pair] = set()
 
         async def look(todo: Sequence[Pair]) -> dict[Pair, bool]:
-            slow: dict[Pair, bool] = {}
-            for _ in range(2):  # the better of two: noise can only make a link slower
-                left = [pair for pair in todo if slow.get(pair, True)]
+            clean, low = Counter[Pair](), dict.fromkeys(todo)
+            for _ in range(_TRIES):  # the best of them: noise can only make a link slower
+                left = [pair for pair in low if clean[pair] < _CLEAN]
                 fresh = chosen if left and len(beside) < _BESIDE else []
                 again = await self._again([*fresh, *left], pace=False)
                 beside.extend(again[pair].bytes_per_s for pair in fresh if pair in again)
                 for pair in left:
-                    if (rate := again.get(pair)) is None:
-                        continue
-                    best[pair] = max(best.get(pair, 0.0), rate.bytes_per_s)
-                    low = best[pair] < SLOW * median(beside)
-                    slow[pair] = low and not rate.starved
-                    (starved.add if low and rate.starved else starved.discard)(pair)
+                    if (rate := again.get(pair)) is not None:
+                        best[pair] = max(best.get(pair, 0.0), rate.bytes_per_s)
+                        clean[pair] += not rate.starved
+                        if best[pair] >= least * median(beside):
+                            del low[pair]
+            slow = {pair: clean[pair] >= _CLEAN for pair in low if pair in best}
+            starved.difference_update(todo)
+            starved.update(pair for pair, sure in slow.items() if not sure)
             return {pair: slow.get(pair, False) for pair in todo}
 
         bad = await confirm(self._names, fair, suspects, look)

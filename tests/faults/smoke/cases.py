@@ -11,8 +11,8 @@ from tests.faults.smoke import driving
 from tests.faults.smoke.driving import Accused, Told
 from tests.faults.smoke.netns import Network
 
-#: Bandwidth of every host in Mbit/s, and of a slow one.
-MBIT, SLOW = 200.0, 50.0
+#: Bandwidth of every host in Mbit/s, of a slow one, and of a link whose receive windows are filled by its queue.
+MBIT, SLOW, CRAWLING = 200.0, 50.0, 16.0
 _NODE = (
     "isolated node",
     "slow node",
@@ -26,6 +26,8 @@ _LINK = ("cut link", "slow link", "1 % loss of a link", "2 % loss of a link", "M
 _PROCESS = ("silent worker", "exec refused")
 SINGLE = (*_NODE, *_LINK, *_PROCESS)
 MIXED = ("two at once", "three at once")
+#: Weak ones, alone only.
+FAINT = ("0.3 % loss of a node", "0.3 % loss of a link", "crawling link")
 
 _PUT: Mapping[str, Callable[..., None]] = {
     "isolated node": Network.isolate,
@@ -35,7 +37,10 @@ _PUT: Mapping[str, Callable[..., None]] = {
     "MTU hole of a node": lambda network, node: network.hole(node, 1200),
     "half of the new connections of a node": Network.drop_new,
     "limit of new connections to a node": Network.limit_new,
+    "0.3 % loss of a node": lambda network, node: network.lose(node, 0.3),
     "cut link": Network.cut,
+    "crawling link": lambda network, one, other: network.slow_link(one, other, CRAWLING),
+    "0.3 % loss of a link": lambda network, one, other: network.lose_between(one, other, 0.3),
     "slow link": lambda network, one, other: network.slow_link(one, other, SLOW),
     "1 % loss of a link": lambda network, one, other: network.lose_between(one, other, 1),
     "2 % loss of a link": lambda network, one, other: network.lose_between(one, other, 2),
@@ -58,7 +63,7 @@ class Case:
     @property
     def hard(self) -> bool:
         """Whether no fault affects only speed or loss."""
-        return all(not kind.startswith(("slow", "1 %", "2 %")) for kind, _ in self.faults)
+        return all(not any(word in kind for word in ("slow", "crawling", "loss")) for kind, _ in self.faults)
 
     def run(self) -> Told:
         """Speed is not measured if every fault prevents communication."""
@@ -82,7 +87,7 @@ class Case:
 
 
 def single(kind: str, hosts: int, chance: random.Random) -> Case:
-    ends = 2 if kind in _LINK else 1
+    ends = 2 if "link" in kind else 1
     return Case(hosts, [(kind, tuple(sorted(chance.sample(range(hosts), ends))))])
 
 

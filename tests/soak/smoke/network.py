@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from atlctl.smoke.findings import Severity
 from tests.faults.smoke import driving
-from tests.faults.smoke.cases import MBIT, MIXED, SINGLE, Case, mixed, single
+from tests.faults.smoke.cases import FAINT, MBIT, MIXED, SINGLE, Case, mixed, single
 from tests.faults.smoke.driving import Told
 from tests.faults.smoke.netns import refused
 from tests.support.plainhosts import PlainHosts, workers
@@ -78,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     wrong = 0
     for hosts in asked.hosts:
-        for kind in (*SINGLE, *MIXED) if asked.rounds else ():
+        for kind in (*SINGLE, *FAINT, *MIXED) if asked.rounds else ():
             if asked.only and not any(part in kind for part in asked.only):
                 continue
             row = Row(f"{kind}, {hosts} hosts")

@@ -203,6 +203,38 @@ def test_a_starved_worker_is_not_a_slow_one():
     assert check(agent).findings == []
 
 
+@pytest.mark.parametrize(("full", "named"), [(1, 1), (2, 1), (3, 0)])
+def test_a_slow_link_whose_receive_window_was_full_is_measured_until_it_was_not_twice(full, named):
+    tries = dict.fromkeys(("12", "21"), 0)
+
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        told = good(index, command)
+        if command["cmd"] == "send" and told is not None:
+            for turn in told["turns"]:
+                if (way := f"{index}{turn['to']}") in tries:
+                    alone = len(told["turns"]) == 1
+                    turn |= {"bytes_per_s": 1e7, "bytes": 1e6, "receiver_share": 0.4 * (alone and tries[way] < full)}
+                    tries[way] += alone
+        return told
+
+    assert len(check(agent).findings) == named
+
+
+def test_half_the_speed_is_no_slow_link_where_all_wait_for_a_cpu():
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        told = good(index, command)
+        if command["cmd"] == "send" and told is not None:
+            for turn in told["turns"]:
+                beside = len(told["turns"]) > 1
+                speed = 5e7 if beside or {index, turn["to"]} == {1, 2} else 1e8
+                speed *= 0.5 if beside and {index, turn["to"]} == {1, 2} else 1
+                turn |= {"bytes_per_s": speed, "bytes": speed / 10, "waited_share": 0.4}
+        return told
+
+    report = check(agent)
+    assert (report.findings, report.checks[-1].verdict) == ([], SmokeVerdict.NOT_JUDGED)
+
+
 @pytest.mark.parametrize("what", ["listen", "mesh", "send"])
 def test_one_agent_that_talks_nonsense_is_the_only_one_accused(what):
     def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:

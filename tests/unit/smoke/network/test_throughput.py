@@ -57,7 +57,7 @@ def test_loss_is_what_was_sent_again_in_vain_not_what_had_arrived():
 
 
 @pytest.mark.parametrize(
-    ("again", "segments", "lossy"), [(4, 400, False), (5, 500, True), (5, 2500, False), (9, 2500, True)]
+    ("again", "segments", "lossy"), [(4, 400, False), (5, 500, True), (5, 4000, False), (9, 2500, True)]
 )
 def test_a_few_segments_prove_nothing(again, segments, lossy):
     assert Rate(1.0, segments, again).lossy is lossy
