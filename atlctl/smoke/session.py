@@ -133,11 +133,12 @@ def program() -> bytes:
     return sending.packed(sending.needed(*(f"{_AGENT}.{file.stem}" for file in sorted(folder.glob("*.py")))))
 
 
-def request_for(torch: bool) -> ExecRequest:
+def request_for(torch: bool, patience: float = 1.0) -> ExecRequest:
     """The command that starts an agent; with `torch`, a Python that has torch is preferred."""
     seek = f"{_AGENT}.seek"
     first = (seek, sending.inline(sending.needed(seek))) if torch else ()
-    words = (sending.boot(), *first, f"{_AGENT}.main", str(len(program())), "--", "torch" if torch else "any")
+    last = f"{patience:g}", "torch" if torch else "any"
+    words = (sending.boot(), *first, f"{_AGENT}.main", str(len(program())), "--", *last)
     return ExecRequest(Argv(sending.command("atlctl-smoke", "-u", words, sending.shell("alive"))), stdin=True)
 
 
@@ -166,7 +167,7 @@ class Session:
         workers = [peer.worker for peer in self._peers.values()]
         make_room(len(workers), PARALLEL, None)
         starting = ExecutorAround(self._executor, self._agent)
-        request = request_for(bool(self._config.get("torch") or self._config.get("finds_torch")))
+        request = request_for(bool(self._config.get("torch") or self._config.get("finds_torch")), self._patience)
         limits = engine.Limits(PARALLEL, None, None, None, grace=_GRACE)
         self._running = asyncio.create_task(engine.run(starting, workers, request, limits, self))
         return self

@@ -39,10 +39,11 @@ MODULES = {
 }
 
 
-def main(*sought: str) -> None:
+def main(*words: str) -> None:
     """Run the agent. The first input line is its configuration: `index`, `token`, `seconds` to live, `torch`, `nice`.
 
-    `sought`: "torch" if a Python with torch was searched; "any" if not, or if this Python belongs to another process.
+    The last word: "torch" if a Python with torch was searched; "any" if not, or if this Python belongs to another
+    process. The one before is for the search.
     """
     wire.redirect()
     lines = wire.lines(0)
@@ -63,7 +64,7 @@ def main(*sought: str) -> None:
             "python": platform.python_version(),
             "executable": sys.executable,
             # "any" after a search for torch: this is another process's Python, because the worker's has no torch.
-            "sought": sought,
+            "sought": words[-1:],
         }
     )
     try:

@@ -14,7 +14,8 @@ _ASK = (
     "import sys; sys.version_info < (3, 8) and sys.exit(1); sys.path[:] = [p for p in sys.path if p]; "
     "from importlib.util import find_spec; sys.exit(find_spec('torch') is None)"
 )
-_SECONDS = 5
+#: For each Python, times `--patience`, which is the last word but one.
+_SECONDS = 5.0
 
 
 def main() -> None:
@@ -33,5 +34,5 @@ def main() -> None:
 
 
 def _has_torch(python: str) -> bool:
-    null = subprocess.DEVNULL
-    return subprocess.call([python, "-c", _ASK], timeout=_SECONDS, stdin=null, stdout=null, stderr=null) == 0
+    null, limit = subprocess.DEVNULL, _SECONDS * float(sys.argv[-2])
+    return subprocess.call([python, "-c", _ASK], timeout=limit, stdin=null, stdout=null, stderr=null) == 0

@@ -49,8 +49,8 @@ def test_the_words_are_few() -> None:
     assert sum(len(word.encode()) for word in words) < 6000
 
 
-def hello(env: Mapping[str, str], torch: bool = False) -> tuple[dict[str, object], dict[str, str]]:
-    """The first event of one agent, and the missing workers."""
+def hello(env: Mapping[str, str], torch: bool = False, patience: float = 1) -> tuple[dict[str, object], dict[str, str]]:
+    """The first event of one agent, and the missing workers. `patience`: with the search for torch."""
 
     async def scenario() -> tuple[dict[str, object], dict[str, str]]:
         hosts = PlainHosts(env=lambda _: env)
@@ -62,8 +62,8 @@ def hello(env: Mapping[str, str], torch: bool = False) -> tuple[dict[str, object
     if torch:
         boot = session.request_for
 
-        def wanting(_: bool) -> object:
-            return boot(True)
+        def wanting(_: bool, __: float) -> object:
+            return boot(True, patience)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "request_for", wanting)
@@ -109,9 +109,11 @@ def test_without_a_python_in_path_that_of_a_process_of_the_same_user_is_taken(tm
         running.wait()
 
 
-@pytest.mark.parametrize("how", ["path", "name"])
-def test_a_python_with_torch_that_a_trainer_uses_goes_before_one_without(tmp_path: Path, how: str) -> None:
-    """The trainer's venv is found by its start command, or by its PATH."""
+@pytest.mark.parametrize(("how", "patience", "taken"), [("path", 1, True), ("name", 1, True), ("path", 0.1, False)])
+def test_a_python_with_torch_that_a_trainer_uses_goes_before_one_without(
+    tmp_path: Path, how: str, patience: float, taken: bool
+) -> None:
+    """The trainer's venv is found by its start command, or by its PATH, if it answers within 5 s times `patience`."""
     tools = bare(tmp_path)
     venv.create(tmp_path / "plain", symlinks=True)
     (tools / "python3").symlink_to(tmp_path / "plain/bin/python3")
@@ -119,14 +121,15 @@ def test_a_python_with_torch_that_a_trainer_uses_goes_before_one_without(tmp_pat
     (site,) = (tmp_path / "env/lib").glob("python3*/site-packages")
     (site / "torch").mkdir()
     (site / "torch/__init__.py").write_text("raise SystemExit('not to be imported')\n")
+    (site / "sitecustomize.py").write_text("import time; time.sleep(0.6)\n")
     python = tmp_path / "env/bin/python"
     words = [str(python) if how == "path" else "python", "-c", "import time; time.sleep(60)"]
     env = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "ATLCTL_JOB": "mine"}
     running = subprocess.Popen(words, env=env, executable=str(python))
     try:
-        said, missing = hello({"PATH": str(tools), "ATLCTL_JOB": "mine"}, torch=True)
+        said, missing = hello({"PATH": str(tools), "ATLCTL_JOB": "mine"}, torch=True, patience=patience)
         assert missing == {}
-        assert str(said["executable"]).startswith(str(tmp_path / "env/bin/"))
+        assert str(said["executable"]).startswith(str(tmp_path / "env/bin/")) is taken
     finally:
         running.kill()
         running.wait()
