@@ -113,7 +113,7 @@ def collect(root: str = "", environ: Mapping[str, str] | None = None, pace: floa
         "verbs": len([name for name in proc.names(root + "/dev/infiniband") if name.startswith("uverbs")]),
         "rdma": [],
         "interfaces": interfaces(root),
-        "settings": _chosen(_SETTINGS, environ),
+        "settings": _chosen(_SETTINGS, {**_configured(root), **environ}),
         "place": _chosen(_PLACE, environ),
         "mounts": worth_testing(table)[:64],
         "uid": os.getuid(),
@@ -246,6 +246,12 @@ def _environment(root: str) -> Mapping[str, str]:
 def _chosen(pattern: re.Pattern[str], environ: Mapping[str, str]) -> dict[str, str]:
     chosen = {n: v[:_VALUE] for n, v in environ.items() if pattern.fullmatch(n) and not _SECRET.search(n)}
     return dict(sorted(chosen.items())[:256])
+
+
+def _configured(root: str) -> dict[str, str]:
+    """NCCL's settings for the whole machine. Its file in a home folder is not read: that folder may hang."""
+    lines = [line.partition("=") for line in proc.text(root + "/etc/nccl.conf", 1 << 14).splitlines()]
+    return {name.strip(): value.strip() for name, found, value in lines if found and name.startswith("NCCL_")}
 
 
 def _addresses(host: str) -> tuple[list[str], str]:

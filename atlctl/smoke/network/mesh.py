@@ -48,8 +48,9 @@ _ADVICE = {
     "large": Message("the MTU of an interface or tunnel on the way is smaller than the workers believe"),
 }
 _ADVICE_SETTING = Message("set it to an interface that all workers have, or leave it out: ip -brief address")
-#: The variables that name the interfaces of a training, and how many interfaces of each are tested.
-SETTINGS, _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), 4
+#: The variables that name the interfaces of a training, with what applies without them (NCCL prefers those of
+#: InfiniBand), and how many interfaces of each are tested.
+SETTINGS, _INTERFACES = {"NCCL_SOCKET_IFNAME": "ib", "GLOO_SOCKET_IFNAME": ""}, 4
 #: Seconds without progress after which a call is aborted (longer than TCP's SYN retransmission); second: for repeated
 #: calls.
 _PATIENCE, _AGAIN = 1.4, 2.2
@@ -186,17 +187,19 @@ class _Mesh:
                 break
 
     async def elsewhere(self, stage: OpenCheck) -> None:
-        """The same calls over each network that the settings of NCCL or gloo name, if it is another one."""
+        """The same calls over each network that NCCL or gloo use by their settings, if it is another one."""
         tested = [{name: address for name, (address, _) in self.where.items()}]
         also: list[str] = []
-        for setting in SETTINGS if not self._chosen.loopback else ():
+        for setting, usual in SETTINGS.items() if not self._chosen.loopback else ():
             chosen: dict[str, list[tuple[str, str]]] = {}
             for name in self.where:
                 told = self._run.facts.get(name, {}).get("settings")
-                value = told.get(setting) if isinstance(told, dict) else None
+                if not isinstance(told, dict):
+                    continue
+                value = told.get(setting, usual)
                 if isinstance(value, str) and value and not value.startswith("^"):
                     chosen[name] = named_interfaces(setting, value, self._places[name].interfaces)
-                    if not chosen[name]:
+                    if not chosen[name] and setting in told:
                         self._unknown(name, setting, value)
             for at in range(_INTERFACES):
                 interfaces = {name: own[at] for name, own in chosen.items() if len(own) > at}

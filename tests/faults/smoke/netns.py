@@ -139,14 +139,14 @@ class Network:
         for space, device in ((self.space(index), "eth0"), (self._switch, f"p{index}")):
             _batch(space, "tc", [f"class replace dev {device} parent 1: classid 1:1 htb {shape}"])
 
-    def second(self) -> None:
-        """A second network of all hosts, with `eth1`."""
+    def second(self, name: str = "eth1") -> None:
+        """A second network of all hosts, with an interface of this name."""
         _batch(self._switch, "ip", ["link add br1 type bridge", "link set br1 up"])
         for index in range(self._count):
             host, port = self.space(index), f"q{index}"
-            _run(*f"ip -n {self._switch} link add {port} type veth peer name eth1 netns {host}".split())
+            _run(*f"ip -n {self._switch} link add {port} type veth peer name {name} netns {host}".split())
             _batch(self._switch, "ip", [f"link set {port} master br1 up"])
-            _batch(host, "ip", [f"address add 10.78.0.{index + 1}/16 dev eth1", "link set eth1 up"])
+            _batch(host, "ip", [f"address add 10.78.0.{index + 1}/16 dev {name}", f"link set {name} up"])
 
     def replug(self, index: int) -> None:
         """The host's link goes down and up again."""

@@ -203,6 +203,21 @@ def test_the_network_that_a_training_is_told_to_use_is_tested_too(setting):
 
 
 @spaces
+def test_the_network_of_infiniband_is_tested_as_nccl_takes_it_without_a_setting():
+    def note(variables: dict[str, str]) -> str:
+        smoke = Smoke(network.hosts(variables), network.workers, Options(items=("facts", "mesh")))
+        asyncio.run(smoke.run())
+        assert smoke.report.findings == []
+        (told,) = [check.note for check in smoke.report.checks if check.name == "mesh"]
+        return told
+
+    with netns.Network(3) as network:
+        network.second("ib0")
+        assert note({}).endswith("; also over ib0")
+        assert not note({"NCCL_SOCKET_IFNAME": "eth"}).endswith("ib0")
+
+
+@spaces
 def test_check_links_finds_a_slow_link_with_a_tenth_of_the_speed():
     with netns.Network(4, 1000) as network:
         executor = network.hosts()

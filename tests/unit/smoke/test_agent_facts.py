@@ -163,6 +163,15 @@ def test_the_environment_keeps_secrets_out(tmp_path: Path) -> None:
     assert "secret" not in str(facts.collect(str(tmp_path), {"TORCH_SECRET_KEY": "secret"}))
 
 
+def test_settings_of_nccl_for_the_machine_are_facts_and_variables_go_before_them(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nccl.conf").write_text(
+        "# NCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME==ens1f0\nNCCL_IB_HCA = mlx5\nHOME=/x\n"
+    )
+    found = facts.collect(str(tmp_path), {"NCCL_IB_HCA": "mlx5_0"})
+    assert found["settings"] == {"NCCL_IB_HCA": "mlx5_0", "NCCL_SOCKET_IFNAME": "=ens1f0"}
+
+
 def test_the_time_goes_first_and_the_last_word_is_marked() -> None:
     said: list[dict[str, Any]] = []
     facts.facts(lambda **fields: said.append(fields), {"processes": True})
