@@ -45,8 +45,8 @@ SLOW, SLOWISH = 0.6, 0.7
 LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.0015, 5, 0.001, 2
 #: Above these shares of the time, the transfer waited for the sender's CPU or for the receiver, not for the network.
 _BUSY, _RECEIVER = 0.75, 0.3
-#: If transfers waited for a CPU for this share of their time, and below this share of their speed alone, the machines
-#: limited the speed.
+#: If transfers waited for a CPU for this share of their time, and did so alone, too, or had below this share of their
+#: speed alone, the machines limited the speed.
 _WAITED, _AGREE = 0.3, 0.75
 #: A transfer that detects loss runs between the second and the first share of the median speed, and if possible at no
 #: more than the third share of the link's own speed: a healthy link drops nothing then. It sends this number of
@@ -169,7 +169,7 @@ class _Throughput:
         return found
 
     async def _hungry(self) -> str:
-        """The reason why the speeds are those of starved machines; empty if single transfers are not starved and not
+        """The reason why the speeds are those of starved machines; empty if single transfers are neither starved nor
         faster."""
         waited = median([rate.waited for rate in self._rates.values()])
         if waited < _WAITED:
@@ -177,7 +177,7 @@ class _Throughput:
         alone = await self._again(controls(self._rates, (), _CONTROLS), pace=False)
         fast = median([rate.bytes_per_s for rate in alone.values()])
         agree = median([rate.bytes_per_s for rate in self._rates.values()]) > _AGREE * fast
-        if agree and not all(rate.starved for rate in alone.values()):
+        if agree and median([rate.waited for rate in alone.values()]) < _WAITED:
             return ""
         text = Message("speed: transfers waited for a CPU {share:.0%} of their time; alone they reach {speed}")
         return text.filled(share=waited, speed=_mb(fast))
