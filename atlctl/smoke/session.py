@@ -133,8 +133,9 @@ def program() -> bytes:
     return sending.packed(sending.needed(*(f"{_AGENT}.{file.stem}" for file in sorted(folder.glob("*.py")))))
 
 
-def request_for(torch: bool, patience: float = 1.0) -> ExecRequest:
-    """The command that starts an agent; with `torch`, a Python that has torch is preferred."""
+def request_for(torch: bool, patience: float) -> ExecRequest:
+    """The command that starts an agent; with `torch`, a Python that has torch is preferred. `patience`: the factor for
+    the time limit of that search."""
     seek = f"{_AGENT}.seek"
     first = (seek, sending.inline(sending.needed(seek))) if torch else ()
     last = f"{patience:g}", "torch" if torch else "any"

@@ -42,8 +42,8 @@ MODULES = {
 def main(*words: str) -> None:
     """Run the agent. The first input line is its configuration: `index`, `token`, `seconds` to live, `torch`, `nice`.
 
-    The last word: "torch" if a Python with torch was searched; "any" if not, or if this Python belongs to another
-    process. The one before is for the search.
+    The last of `words`: "torch" if a Python with torch was searched; "any" if not, or if this Python belongs to another
+    process. The one before is that of `seek`.
     """
     wire.redirect()
     lines = wire.lines(0)

@@ -14,7 +14,7 @@ _ASK = (
     "import sys; sys.version_info < (3, 8) and sys.exit(1); sys.path[:] = [p for p in sys.path if p]; "
     "from importlib.util import find_spec; sys.exit(find_spec('torch') is None)"
 )
-#: For each Python, times `--patience`, which is the last word but one.
+#: Time limit for each Python, to be multiplied by the last word but one.
 _SECONDS = 5.0
 
 

@@ -225,7 +225,7 @@ def test_what_is_sent_looks_for_torch_and_the_agent_is_told_not_to_import_it() -
     executor = Listening({"worker-0": script})
     asyncio.run(job.check_workers(report, executor, [worker(0)], 5, "-j x", clocks=False))
     assert [one["gpus"] for one in report.data["torch"]] == [8]
-    assert requests == [session.request_for(True)]
+    assert requests == [session.request_for(True, 1)]
     assert not heard[0].get("torch")
 
 

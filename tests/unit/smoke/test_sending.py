@@ -44,7 +44,7 @@ def _new(node: ast.AST) -> bool:
 
 
 def test_the_words_are_few() -> None:
-    words = session.request_for(True).argv.words
+    words = session.request_for(True, 1).argv.words
     # More would not fit into a request URL for a pod.
     assert sum(len(word.encode()) for word in words) < 6000
 
