@@ -120,7 +120,7 @@ def test_a_spilled_line_comes_out_whole() -> None:
         spill.append(b"x" * 3_000_000)
         p.writer.put("stdout", [b"a: ", spill, b"\n"], "a")
         p.writer.put("stdout", b"b: y\n", "b")
-        assert p.writer.pending_bytes > 3_000_000
+        assert p.writer.pending_bytes > 1_500_000  # The pipe holds up to 1 MiB of it by now.
         out, _ = p.end()
         assert out == b"a: " + b"x" * 3_000_000 + b"\nb: y\n"
         assert p.writer.pending_bytes == 0
