@@ -286,7 +286,9 @@ def _verdict(
         why = Message("collectives were launched during the look; compare two looks with --repeat")
         return What.WORKING, Confidence.LIKELY, why, ()
     if moved is False and all(rank.waits or rank.sign is Sign.BUSY for rank in ranks):
-        why = Message("all ranks have launched the same collectives: the network may be down, or their sizes differ")
+        why = Message(
+            "all ranks have launched the same collectives: a GPU or the network may hang, or their sizes differ"
+        )
         return What.UNKNOWN, None, why, ()
     if ranks and all(rank.what is What.WORKING for rank in ranks):
         why = Message("every rank was moving during the look; compare two looks with --repeat")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from atlctl.jobs import fields
 
 if TYPE_CHECKING:
-    from atlctl.diagnosis.rankreport import StackReport
+    from atlctl.diagnosis.rankreport import RankReport, StackReport
 
 #: Limits of one report, as in the probe.
 _COMMUNICATORS, _MEMBERS = 64, 64
@@ -137,15 +137,11 @@ def counted(reports: Mapping[str, StackReport], world: int | None) -> LaunchCoun
     if not answers:
         return NOTHING
     answer = max(answers, key=lambda answer: answer.processes)
-    ranks: dict[tuple[str, int], int | None] = {}
-    for report in reports.values():
-        for found in report.ranks:
-            for address in report.addresses:
-                # Workers that share an address and not their processes: neither is meant for certain.
-                ranks[address, found.inner] = None if (address, found.inner) in ranks else found.rank
+    ranks = processes(reports)
 
     def number(member: LaunchMember, size: int) -> int | None:
-        rank = ranks.get((member.host, member.pid))
+        found = ranks.get((member.host, member.pid))
+        rank = None if found is None else found.rank
         return member.rank if rank is None and size == world else rank
 
     behind: dict[int, Lag] = {}
@@ -177,6 +173,16 @@ def counted(reports: Mapping[str, StackReport], world: int | None) -> LaunchCoun
         ahead |= named
     roots = {rank: lag for rank, lag in behind.items() if rank not in ahead or lag.instead}
     return LaunchCounts(roots, frozenset(ahead - set(roots)), frozenset(left), frozenset(lost), answer.moved)
+
+
+def processes(reports: Mapping[str, StackReport]) -> dict[tuple[str, int], RankReport | None]:
+    """Ranks by host and pid as NCCL knows them. None for workers that share an address and not their processes."""
+    ranks: dict[tuple[str, int], RankReport | None] = {}
+    for report in reports.values():
+        for found in report.ranks:
+            for address in report.addresses:
+                ranks[address, found.inner] = None if (address, found.inner) in ranks else found
+    return ranks
 
 
 def _odd(communicator: LaunchGroup) -> set[LaunchMember]:

@@ -83,15 +83,16 @@ class TcpLink:
 class RankWatch:
     """The part of `slow` in the report of a rank.
 
-    `stacks`: Python stacks of the main thread, innermost frame first, and how often each was seen; `collects`: in how
-    many of them the garbage was collected. `throttled`: seconds; `gpu`: index or UUID in nvidia-smi. Counters are None
-    if unknown.
+    `stacks`: Python stacks of the main thread, innermost frame first, and how often each was seen; `collecting` and
+    `syncing`: paths and numbers of innermost lines that collect garbage, or wait for a GPU. `throttled`: seconds;
+    `gpu`: index or UUID in nvidia-smi. Counters are None if unknown.
     """
 
     samples: tuple[Sample, ...]
     children: tuple[Sample, ...]
     stacks: tuple[tuple[tuple[Frame, ...], int], ...]
-    collects: int
+    collecting: frozenset[tuple[str, int]]
+    syncing: frozenset[tuple[str, int]]
     throttled: float | None
     major_faults: int | None
     written_bytes: int | None
@@ -101,6 +102,16 @@ class RankWatch:
     addresses: tuple[str, ...]
     interfaces: Mapping[str, Mapping[str, int]]
     gpu: str | None
+
+    @property
+    def collects(self) -> int:
+        """In how many samples of the stacks the garbage was collected."""
+        return sum(count for frames, count in self.stacks if _line_of(frames[0]) in self.collecting)
+
+    def place(self, frames: Sequence[Frame]) -> StackPlace:
+        """As `place_of`; a line that waits for a GPU is one of its kind."""
+        place = place_of(frames)[0]
+        return StackPlace.DEVICE if place is StackPlace.USER and _line_of(frames[0]) in self.syncing else place
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ class WorkerWatch:
 
     `ticks` of all CPUs by kind; `pressure`: seconds for which `some` or all (`full`) tasks waited for `cpu`, `memory`
     or `io`; `gpus` of each query; `others`: name and CPU seconds of the processes beside the training that used the
-    most.
+    most; `late`: by host and pid, in how many of `looks` at NCCL's counts a process had launched less than others.
     """
 
     seconds: float
@@ -134,6 +145,8 @@ class WorkerWatch:
     gpus: tuple[tuple[GpuLoad, ...], ...]
     gpu_problem: str
     others: tuple[tuple[str, float], ...]
+    looks: int
+    late: Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +299,13 @@ def _rank_watch(item: Mapping[str, Any], stack: Mapping[str, Any]) -> RankWatch 
     if not item:
         return None
     counted = fields.mapping(item.get("counters"))
-    throttled = fields.whole(counted.get("throttled_us"))
+    throttled, lines = fields.whole(counted.get("throttled_us")), fields.mapping(item.get("lines"))
     return RankWatch(
         samples=tuple(_samples(item.get("samples"))),
         children=tuple(_samples(item.get("children"))),
         stacks=_stacks(stack),
-        collects=_count(item.get("collects")),
+        collecting=_lines(lines.get("collects")),
+        syncing=_lines(lines.get("waits")),
         throttled=None if throttled is None else throttled / 1e6,
         major_faults=fields.whole(counted.get("major_faults")),
         written_bytes=fields.whole(counted.get("wchar")),
@@ -312,7 +326,7 @@ def _worker_watch(item: Mapping[str, Any], hertz: int) -> WorkerWatch | None:
         return None
     machine = fields.mapping(item.get("machine"))
     pressure = {what: fields.mapping(found) for what, found in fields.mapping(machine.get("pressure")).items()}
-    looks = fields.items(item.get("gpus"), 16)
+    looks, lags = fields.items(item.get("gpus"), 16), fields.mapping(item.get("lags"))
     others = [entry for entry in fields.items(item.get("others"), 8) if isinstance(entry, list) and len(entry) == 3]
     return WorkerWatch(
         seconds=fields.number(item.get("seconds"), 0.0) or 0.0,
@@ -324,6 +338,12 @@ def _worker_watch(item: Mapping[str, Any], hertz: int) -> WorkerWatch | None:
         gpus=tuple(tuple(_gpu(gpu) for gpu in fields.entries(look, 64)) for look in looks),
         gpu_problem=_text(item.get("gpu_problem")) or "",
         others=tuple((fields.text(name, 40), _count(ticks) / hertz) for _, name, ticks in others),
+        looks=_count(lags.get("looks")),
+        late={
+            (fields.text(entry[0], 64), fields.whole(entry[1]) or 0): _count(entry[2])
+            for entry in fields.items(lags.get("late"), _WAITS)
+            if isinstance(entry, list) and len(entry) == 3
+        },
     )
 
 
@@ -361,6 +381,19 @@ def _stacks(stack: Mapping[str, Any]) -> tuple[tuple[tuple[Frame, ...], int], ..
             found[tuple(reversed(frames))] += _count(item[1])
     found.pop((), None)
     return tuple(found.most_common())
+
+
+def _lines(found: object) -> frozenset[tuple[str, int]]:
+    return frozenset(
+        (path[-_FRAME_TEXT:], number)
+        for item in fields.items(found, 64)
+        if isinstance(item, list) and len(item) == 2
+        and (path := _text(item[0])) and (number := fields.whole(item[1])) is not None
+    )  # fmt: skip
+
+
+def _line_of(frame: Frame) -> tuple[str, int | None]:
+    return frame.path, frame.line
 
 
 def _folded(part: str) -> Frame | None:

@@ -2,7 +2,8 @@
 
 In a collective every rank waits for the last one. So the rank that waits least, while the others wait, is the slow one;
 its samples, stacks and counters, in comparison with those of the others, show the cause. If all wait alike, the links
-between workers are compared; if no rank differs, the job is slow as a whole.
+between workers are compared; if no rank differs, the job is slow as a whole. With NCCL the GPUs wait, not the main
+threads: a rank is late if it has not launched what others have, or if it waits less for its GPU.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from atlctl.diagnosis.hang import (
     call_of,
     nobody,
 )
+from atlctl.diagnosis.launches import processes
 from atlctl.diagnosis.rankreport import (
     GpuLoad,
     RankReport,
@@ -33,7 +35,6 @@ from atlctl.diagnosis.rankreport import (
     StackPlace,
     StackReport,
     innermost_user_frame,
-    place_of,
 )
 from atlctl.diagnosis.result import Confidence
 from atlctl.diagnosis.tracebacks import Frame
@@ -44,7 +45,9 @@ from atlctl.jobs.naming import fold_names, fold_numbers
 _GAP = 0.15
 #: The same by stacks, of which there are fewer, and on a machine with less idle CPU time than this: its ranks differ by
 #: chance.
-_GAP_OF_STACKS = _GAP_IF_BUSY = 0.25
+_GAP_OF_STACKS = _GAP_OF_LAUNCHES = _GAP_IF_BUSY = 0.25
+#: The least number of looks at NCCL's counts.
+_LOOKS = 6
 _IDLE = 0.05
 #: The least share of the time in which the others wait, if a rank is late.
 _WAITED = 0.15
@@ -60,6 +63,8 @@ _FAULTS = 50.0
 _CLOCK, _USED = 0.8, 20.0
 #: Bytes and calls a second from which a rank writes much, and how much more than the others.
 _WRITTEN, _WRITES, _WRITTEN_TIMES = 1e6, 2000.0, 10.0
+#: The share of the time that most ranks run, from which they may wait for their GPUs.
+_RUN = 0.5
 #: The share of the time in which all ranks wait, from which the network is the cause.
 _ALL_WAIT = 0.35
 #: A slow link: the least share of the time with data under way, the most of the others' rate, the least bytes.
@@ -133,6 +138,7 @@ class WitnessKind(StrEnum):
     """The source of a fact. Two of them that agree make a verdict certain."""
 
     SAMPLES = "samples"
+    LAUNCHES = "launches"
     STACKS = "stacks"
     COUNTERS = "counters"
     GPU = "gpu"
@@ -149,7 +155,8 @@ class Witness:
 @dataclass(frozen=True, slots=True)
 class RankPace:
     """One rank in the window: shares of its time. `doing`: of the main thread, from samples; `places`: from stacks.
-    `waits`: in collectives, for the others; None if neither source shows it. `queued`: ready to run, without a CPU."""
+    `waits`: in collectives, for the others; None if neither source shows it. `behind`: share of the looks at NCCL's
+    counts in which it had launched less than others, None without. `queued`: ready to run, without a CPU."""
 
     rank: int | None
     worker: str
@@ -159,6 +166,7 @@ class RankPace:
     doing: Mapping[Doing, float]
     places: Mapping[StackPlace, float]
     knows_gloo: bool
+    behind: float | None
     queued: float
     throttled: float
     cpu: float
@@ -180,9 +188,19 @@ class RankPace:
         return self.stacked if self.sampled is None else self.sampled
 
     @property
+    def launched(self) -> float | None:
+        """The share of the looks at NCCL's counts in which it had launched what others had."""
+        return None if self.behind is None else 1.0 - self.behind
+
+    @property
+    def runs(self) -> float:
+        """The share in which its main thread runs, which it also does while it waits for a GPU."""
+        return self.doing.get(Doing.RUN, 0.0)
+
+    @property
     def frame(self) -> Frame | None:
         """The line of the user's code that was seen most often, outside of collectives if there is any."""
-        return busiest_frame(self.watched.stacks)
+        return busiest_frame(self.watched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,17 +269,25 @@ def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
         return _answer(CauseClass.UNKNOWN, nobody(reports), (), ())
     least = _GAP_IF_BUSY if any(_busy(report) for report in reports.values()) else _GAP
     sampled = late(ranks, lambda pace: pace.sampled, least)
+    launched = late(ranks, lambda pace: pace.launched, _GAP_OF_LAUNCHES)
     stacked = late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS)
-    if sampled and stacked and not set(_keys(sampled)) & set(_keys(stacked)):
-        against = Message(
-            "by samples {ranks} arrive last, by stacks {others}", ranks=named(sampled), others=named(stacked)
-        )
+    first = sampled or launched
+    if first and stacked and not set(_keys(first)) & set(_keys(stacked)):
+        text = (Message("by samples {ranks} arrive last, by stacks {others}") if sampled
+                else Message("by NCCL's counts {ranks} arrive last, by stacks {others}"))  # fmt: skip
+        against = text.filled(ranks=named(first), others=named(stacked))
         return _answer(CauseClass.UNKNOWN, Message("the witnesses contradict each other"), (), (), against)
-    # Stacks decide only if the samples do not show who waits.
-    last = sampled or (stacked if any(pace.sampled is None for pace in ranks) else [])
+    unknown = any(pace.sampled is None for pace in ranks)
+    # Stacks decide only if neither samples nor launches show who waits.
+    last = first or (stacked if unknown else [])
+    if not last and unknown and median(pace.runs for pace in ranks) >= _RUN:
+        last = late(ranks, lambda pace: pace.runs, _GAP_OF_STACKS)
     if last:
         others = [pace for pace in ranks if pace not in last]
-        return _of_late(last, others, reports, bool(sampled), bool(stacked))
+        return _of_late(last, others, reports, bool(sampled), bool(launched), bool(stacked))
+    seen = all(pace.launched is not None for pace in ranks) or median(_known(pace.waits) for pace in ranks) >= _WAITED
+    if len(ranks) > 1 and unknown and not seen:
+        return _answer(CauseClass.UNKNOWN, Message("nothing shows which rank the others wait for"), (), ())
     return _of_all(ranks, reports)
 
 
@@ -297,26 +323,41 @@ def _of_late(
     others: Sequence[RankPace],
     reports: Reports,
     by_samples: bool,
+    by_launches: bool,
     by_stacks: bool,
 ) -> SlowVerdict:
     first = last[0]
-    waits, share = median(_known(pace.waits) for pace in others), _known(first.waits)
-    text = Message(
-        "{ranks}: waits for the others {share:.0%} of the time, the others {waits:.0%}",
-        ranks=named(last), share=share, waits=waits,
-    )  # fmt: skip
-    witnesses = [Witness(WitnessKind.SAMPLES if by_samples else WitnessKind.STACKS, text)]
-    if by_samples and by_stacks:
-        text = Message("stacks: {share:.0%} in collectives, the others {waits:.0%}", share=_known(first.stacked),
-                       waits=median(_known(pace.stacked) for pace in others))  # fmt: skip
-        witnesses.append(Witness(WitnessKind.STACKS, text))
+
+    def witness(kind: WitnessKind, text: Message, share: Callable[[RankPace], float | None]) -> Witness:
+        usual = median(_known(share(pace)) for pace in others)
+        return Witness(kind, text.filled(ranks=named(last), share=_known(share(first)), waits=usual))
+
+    witnesses = []
+    if by_samples:
+        text = Message("{ranks}: waits for the others {share:.0%} of the time, the others {waits:.0%}")
+        witnesses.append(witness(WitnessKind.SAMPLES, text, lambda pace: pace.sampled))
+    if by_launches:
+        text = Message("{ranks}: had launched less than others in {share:.0%} of the looks at NCCL's counts, the "
+                       "others in {waits:.0%}")  # fmt: skip
+        witnesses.append(witness(WitnessKind.LAUNCHES, text, lambda pace: pace.behind))
+    if by_stacks:
+        text = (Message("stacks: {share:.0%} in collectives, the others {waits:.0%}") if by_samples
+                else Message("{ranks}: stacks: waits for the others or its GPU {share:.0%} of the time, the others "
+                             "{waits:.0%}"))  # fmt: skip
+        witnesses.append(witness(WitnessKind.STACKS, text, lambda pace: pace.stacked))
+    if not witnesses:
+        text = Message("{ranks}: computes or waits for a GPU {share:.0%} of the time, the others {waits:.0%}")
+        witnesses.append(witness(WitnessKind.SAMPLES, text, lambda pace: pace.runs))
     found = next((found for found in _explained(first, others, reports) if found is not None), None)
     against = tuple(_against(last, reports)) if found is None or found.cause is not CauseClass.GPU else ()
     if found is None:
         return _answer(
             CauseClass.UNKNOWN, Message("it arrives last, and nothing shows why"), _laggards(last), witnesses
         )
-    return _answer(found.cause, found.why, _laggards(last, found), [*witnesses, *found.witnesses], *against)
+    answer = _answer(found.cause, found.why, _laggards(last, found), [*witnesses, *found.witnesses], *against)
+    # That a rank does something else does not show that the others wait for it.
+    guessed = not (by_samples or by_launches or by_stacks) and answer.confidence is not None
+    return replace(answer, confidence=Confidence.LIKELY) if guessed else answer
 
 
 def _known(share: float | None) -> float:
@@ -605,15 +646,13 @@ VERBS: Mapping[Doing, Message] = {
 
 
 def _target(samples: Sequence[Sample], doing: Doing) -> tuple[str, str | None]:
-    """The most frequent file of an activity, behind a colon, and its mount."""
-    found = Counter[tuple[str, str | None]]()
+    """The file in half of the samples of an activity or more, behind a colon, and its mount. Some calls have none."""
+    found = Counter[tuple[str | None, str | None]]()
     for sample in samples:
-        if activity(sample) is doing and sample.at.target:
+        if activity(sample) is doing:
             found[sample.at.target, sample.mount] += sample.count
-    if not found:
-        return "", None
-    (target, mount), _ = found.most_common(1)[0]
-    return f": {target}", mount
+    (target, mount), count = found.most_common(1)[0] if found else ((None, None), 0)
+    return (f": {target}", mount) if target and 2 * count >= found.total() else ("", None)
 
 
 def _against(last: Sequence[RankPace], reports: Reports) -> Iterator[Message]:
@@ -632,8 +671,12 @@ def _against(last: Sequence[RankPace], reports: Reports) -> Iterator[Message]:
 
 def _of_all(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     waits = median(_known(pace.waits) for pace in ranks)
-    texts = Message("all ranks wait in collectives {waits:.0%} of the time", waits=waits)
-    shown = Witness(WitnessKind.SAMPLES if ranks[0].sampled is not None else WitnessKind.STACKS, texts)
+    if ranks[0].sampled is not None:
+        text = Message("all ranks wait in collectives {waits:.0%} of the time", waits=waits)
+        shown = Witness(WitnessKind.SAMPLES, text)
+    else:
+        text = Message("all ranks wait in collectives or for their GPUs {waits:.0%} of the time", waits=waits)
+        shown = Witness(WitnessKind.STACKS, text)
     if waits >= _ALL_WAIT:
         slow, faults = _links(ranks, reports), _interfaces(ranks)
         if slow is not None:
@@ -681,14 +724,22 @@ def _alike(ranks: Sequence[RankPace], waiting: Witness) -> SlowVerdict:
         return _answer(found.cause, EQUAL, (), found.witnesses)
     if devices >= 0.3 and devices >= shares[Doing.WAIT]:
         text = Message("stacks: all ranks wait for their GPUs {share:.0%} of the time", share=devices)
-        return _answer(CauseClass.GPU, EQUAL, (), (Witness(WitnessKind.STACKS, text),))
+        why = Message("all ranks wait alike for their GPUs, or for the network between them")
+        return _answer(CauseClass.GPU, why, (), (Witness(WitnessKind.STACKS, text),))
     if doing is Doing.WAIT:
         return _answer(CauseClass.NETWORK, EQUAL, (), (waiting,))
     if doing not in _BY_DOING:
         return _answer(CauseClass.UNKNOWN, EQUAL, (), ())
+    # Without gloo, a main thread that runs computes, launches, or waits for its GPU.
+    spins = doing is Doing.RUN and ranks[0].sampled is None
+    if spins and not any(pace.places for pace in ranks):
+        return _answer(
+            CauseClass.UNKNOWN, Message("all ranks launch alike; only stacks show whether they compute or wait"), (), ()
+        )
     most = max(ranks, key=lambda pace: pace.doing.get(doing, 0.0))
-    found = _doing(most, doing, shares[doing])
-    return _answer(found.cause, EQUAL, (), found.witnesses)
+    alike = _doing(most, doing, shares[doing])
+    found = _answer(alike.cause, EQUAL, (), alike.witnesses)
+    return replace(found, confidence=Confidence.LIKELY) if spins else found
 
 
 @dataclass(slots=True)
@@ -810,6 +861,7 @@ def with_network_test(found: SlowVerdict, faults: Mapping[Laggard, str], note: s
 
 
 def _paces(reports: Reports) -> Iterator[RankPace]:
+    behind = _behind(reports)
     every = [rank.watched for report in reports.values() for rank in report.ranks if rank.watched is not None]
     # Jobs with NCCL may have a group of gloo that is seldom used.
     uses_gloo = any(sample.gloo for watched in every for sample in watched.samples)
@@ -827,12 +879,32 @@ def _paces(reports: Reports) -> Iterator[RankPace]:
                 watched=rank.watched,
                 seconds=window,
                 doing=_shares(rank.watched.samples),
-                places=_places(rank.watched.stacks),
+                places=_places(rank.watched),
                 knows_gloo=uses_gloo and any(sample.gloo is not None for sample in rank.watched.samples),
+                behind=behind.get((worker, rank.pid)),
                 queued=(rank.wait_ns or 0) / 1e9 / window,
                 throttled=throttled,
                 cpu=rank.ticks / report.ticks_per_second / window,
             )
+
+
+def _behind(reports: Reports) -> dict[tuple[str, int], float]:
+    """`RankPace.behind` by worker and pid; empty if a process that was behind is not known."""
+    every = [report.watched for report in reports.values() if report.watched is not None]
+    looks = sum(watched.looks for watched in every)
+    counts = Counter[tuple[str, int]]()
+    for watched in every:
+        counts.update(watched.late)
+    ranks, late = processes(reports), Counter[int]()
+    for process, count in counts.items():
+        rank = ranks.get(process)
+        if rank is None:
+            return {}
+        late[id(rank)] += count
+    if looks < _LOOKS:
+        return {}
+    return {(worker, rank.pid): min(1.0, late[id(rank)] / looks)
+            for worker, report in reports.items() for rank in report.ranks}  # fmt: skip
 
 
 def _shares(samples: Sequence[Sample]) -> dict[Doing, float]:
@@ -861,21 +933,21 @@ def activity(sample: Sample) -> Doing:
     return Doing.OTHER
 
 
-def _places(stacks: Sequence[tuple[tuple[Frame, ...], int]]) -> dict[StackPlace, float]:
+def _places(watched: RankWatch) -> dict[StackPlace, float]:
     found = Counter[StackPlace]()
-    for frames, count in stacks:
-        found[place_of(frames)[0]] += count
+    for frames, count in watched.stacks:
+        found[watched.place(frames)] += count
     return {place: count / found.total() for place, count in found.items()} if found.total() else {}
 
 
-def busiest_frame(stacks: Sequence[tuple[tuple[Frame, ...], int]]) -> Frame | None:
+def busiest_frame(watched: RankWatch) -> Frame | None:
     """The user's line that most samples are in, of those that do not wait for others if there are any."""
     found = Counter[Frame]()
     waiting = Counter[Frame]()
-    for frames, count in stacks:
+    for frames, count in watched.stacks:
         frame = innermost_user_frame(frames)
         if frame is not None:
-            (waiting if place_of(frames)[0] in _WAITING else found)[frame] += count
+            (waiting if watched.place(frames) in _WAITING else found)[frame] += count
     best = (found or waiting).most_common(1)
     return best[0][0] if best else None
 

@@ -424,11 +424,13 @@ class Traces:
             self._header(origin, current, text, line_no, time)
             self._touched = line_no
             return True
+        if text.startswith((_THREAD, *_IGNORED)) and (current is None or current.in_message):
+            if current is not None:
+                self._close(current)
+            if len(self._announced) < MAX_STREAMS:
+                self._announced[origin] = text.startswith(_THREAD), line_no
+            return True
         if current is None:
-            if text.startswith((_THREAD, *_IGNORED)):
-                if len(self._announced) < MAX_STREAMS:
-                    self._announced[origin] = text.startswith(_THREAD), line_no
-                return True
             if line_no - self._first_line >= CUT_TOP or frame_of(text) is None:
                 return False
             # A log that was cut at its top begins in the middle of a traceback.
@@ -454,7 +456,9 @@ class Traces:
     def found(self) -> list[Trace]:
         """All tracebacks in log order, including unfinished ones."""
         rest = [trace for item in self._open.values() if (trace := item.trace())]
-        return sorted([*self._first, *self._last, *rest], key=lambda trace: trace.line_no)
+        twins = [twin for item in self._open.values() if (twin := self._twin(item))]
+        kept = [trace for trace in (*self._first, *self._last) if trace not in twins]
+        return sorted([*kept, *rest], key=lambda trace: trace.line_no)
 
     def unfinished(self) -> list[Unfinished]:
         """Tracebacks whose exceptions are missing, in log order."""
@@ -546,8 +550,18 @@ class Traces:
         self._open.pop(current.origin, None)
         if (trace := current.trace()) is not None:
             self._keep(trace)
+        elif self._twin(current) is not None:
+            (self._last or self._first).pop()
         elif (unfinished := current.unfinished()) is not None:
             self._unfinished.append(unfinished)
+
+    def _twin(self, current: _Open) -> Trace | None:
+        """The traceback in front of an ignored one, if it is the same: Cython prints those twice."""
+        kept = self._last or self._first
+        if not current.ignored or not current.chain or not kept or kept[-1].origin != current.origin:
+            return None
+        one, other = kept[-1].last, current.chain[-1]
+        return kept[-1] if (one.message, one.frames) == (other.message, other.frames) else None
 
     def _keep(self, trace: Trace) -> None:
         if len(self._first) < MAX_FIRST:

@@ -116,6 +116,9 @@ def train(folder: Path) -> None:
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=(folder / "init").read_text(), rank=rank, world_size=WORLD)
+    # As with tensor and data parallelism: ranks wait for each other in several groups.
+    made = {pair: dist.new_group(list(pair)) for pair in ((0, 1), (2, 3), (0, 2), (1, 3))}
+    groups = [group for pair, group in made.items() if rank in pair]
     batches = iter(DataLoader(Items(), batch_size=1, num_workers=2, prefetch_factor=2))
     gradient = torch.ones(GRADIENT // 4)
     weights = torch.ones(64, 64)
@@ -136,6 +139,8 @@ def train(folder: Path) -> None:
         elif slow == rank:
             be_slow(kind, folder, garbage)
         forward(weights)
+        for group in groups:
+            dist.all_reduce(weights[0].clone(), group=group)
         dist.all_reduce(gradient)
         gradient.fill_(1.0)
         if rank == 0:

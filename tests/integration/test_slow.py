@@ -46,12 +46,12 @@ def test_slow_names_the_late_rank_of_a_real_job(own: Registry) -> None:
 
 
 def test_slow_without_torch_and_without_a_group(own: Registry) -> None:
-    """Ranks that never meet: no rank is named, and the table shows them all."""
+    """Ranks that never meet, of which one sleeps: no rank is named, and the table shows them all."""
     own.start("sleeps", 2, "sh", "-c", script({2: SLEEP}, 2, python=PYTHON))
     assert proc.wait_until(lambda: len(own.running("time.sleep")) + len(own.running("Event")) >= 6)
     run = own.cli("slow", "sleeps", "--no-pyspy", "--net")
     assert run.code == 0, run
-    assert run.stdout.decode().startswith("no worker is slower than the others (")
+    assert run.stdout.decode().startswith("nothing shows which rank the others wait for (")
     assert b"py-spy" not in run.stderr
     assert b"note: network test: " in run.stderr
     assert b"loopback" in run.stderr

@@ -556,6 +556,7 @@ def to_data(found: SlowVerdict) -> dict[str, Any]:
                 "worker": pace.worker,
                 "pid": pace.report.pid,
                 "waits": pace.waits,
+                "behind": pace.behind,
                 "doing": {str(doing): share for doing, share in pace.doing.items()},
                 "stacks": {str(place): share for place, share in pace.places.items()},
                 "stack_source": pace.report.source,

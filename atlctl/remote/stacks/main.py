@@ -65,7 +65,8 @@ def main(*words: str) -> None:
 
 
 def probe(
-    words: tuple[str, ...], watch: Callable[[list[Found], Finder, Dumps | None, float], Found] | None = None
+    words: tuple[str, ...],
+    watch: Callable[[list[Found], Finder, Dumps | None, Ras | None, float], Found] | None = None,
 ) -> None:
     """Print the report. `watch` is called for the time of the window instead of taking stacks at its end; it adds to
     the ranks, and returns more fields of the report."""
@@ -80,6 +81,8 @@ def probe(
     ranks = finder.ranks()
     environs = {rank["pid"]: finder.environs.get(rank["pid"], {}) for rank in ranks}
     ras = Ras(environs, deadline) if asked & RAS and not _short(room) else None
+    if ras is not None and watch is None:
+        ras.begin()
     dumps, problem, more = None, _lack(room), {}
     if problem is None and ranks:
         dumps = Dumps(None if brought is None else zlib.decompress(brought), deadline, bool(asked & SPY))
@@ -92,13 +95,13 @@ def probe(
         if watch is None:
             time.sleep(window)
         elif ranks:
-            more = watch(ranks, finder, dumps, window)
+            more = watch(ranks, finder, dumps, ras, window)
         after = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
         passed = time.monotonic() - begun
         now = cgroups.throttled()
         for rank in ranks:
             rank.update(_change(before[rank["pid"]], after[rank["pid"]]))
-        launched = ras.facts() if ras is not None else None
+        launched = ras.facts() if ras is not None and watch is None else None
         loaded = finder.with_torch([rank["pid"] for rank in ranks])
         for rank in ranks:
             rank["torch"] = loaded.get(rank["pid"])

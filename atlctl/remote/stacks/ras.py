@@ -1,4 +1,4 @@
-"""Asks NCCL's RAS service in a rank which collectives each rank of the job has launched, twice, and compares.
+"""Asks NCCL's RAS service in a rank which collectives each rank of the job has launched, twice or often, and compares.
 
 Any one rank answers for the whole job. The service counts launches, not point-to-point operations, and says nothing of
 communicators that are being created. Formats: JSON from NCCL 2.28.7 (without a comma before a missing rank's status in
@@ -28,6 +28,8 @@ _TRIES = 8
 #: Maximum bytes of an answer, and members of all its communicators; communicators and members that are reported.
 _BYTES, _MEMBERS = 256 << 20, 1 << 19
 _TOLD, _NAMED = 64, 64
+#: Seconds between two pairs of questions.
+_PAUSE = 0.4
 _PORT = 28028
 _OPERATIONS = {
     "Broadcast": "broadcast", "Reduce": "reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
@@ -82,21 +84,83 @@ class RasStatus:
 
 
 class Ras:
-    """Asks at once, and again for `facts`. `ranks`: environments of the ranks of this worker."""
+    """Either `begin` and later `facts`, or `lags`. `ranks`: environments of the ranks of this worker."""
 
     def __init__(self, ranks: dict[int, dict[bytes, bytes]], deadline: float) -> None:
         self._deadline = deadline
         self._where = next(services(ranks), None)
-        self._first = None if self._where is None else ask(self._where, deadline)
+        self._first: RasStatus | None = None
+
+    def begin(self) -> None:
+        """Asks for the first time."""
+        self._first = self._ask()
+
+    def _ask(self) -> RasStatus | None:
+        return None if self._where is None else ask(self._where, self._deadline)
 
     def facts(self) -> Found | None:
         """The comparison of two answers; None without a service."""
         if self._where is None:
             return None
-        second = None if self._first is None else ask(self._where, self._deadline)
+        second = None if self._first is None else self._ask()
         if self._first is None or second is None:
             return {"problem": Sentence("NCCL's RAS service does not answer")}
         return compared(self._first, second)
+
+    def lags(self, seconds: float) -> Found | None:
+        """How often each process was late, in `looks` pairs of questions one behind the other; None if there were
+        none. Takes `seconds`, and questions a fifth of them at most: all ranks of the job answer each."""
+        late: dict[tuple[str, int], int] = {}
+        looks, until = 0, min(time.monotonic() + seconds, self._deadline)
+        while self._where is not None and time.monotonic() < until:
+            begun = time.monotonic()
+            first = self._ask()
+            second = None if first is None else self._ask()
+            if first is None or second is None:
+                break
+            found = late_processes(first, second)
+            if found is not None:
+                looks += 1
+                for process in found:
+                    late[process] = late.get(process, 0) + 1
+            asked = time.monotonic() - begun
+            time.sleep(max(0.0, min(max(_PAUSE, 4 * asked), until - time.monotonic())))
+        most = sorted(late.items(), key=lambda item: -item[1])[:_NAMED]
+        return {"looks": looks, "late": [[host[:64], pid, count] for (host, pid), count in most]} if looks else None
+
+
+def late_processes(first: RasStatus, second: RasStatus) -> set[tuple[str, int]] | None:
+    """Host and pid of those that had not launched, at the second answer, what a peer had launched before the first one,
+    and were ahead in no communicator. Independent of the order in which the ranks answer. None if it cannot be said."""
+    behind, leading, groups = set(), set(), 0
+    for name, communicator in second.communicators.items():
+        before = first.communicators.get(name)
+        if before is None:
+            continue
+        most, least = _extremes(before)[1], _extremes(communicator)[0]
+        found = {
+            (member.host, member.pid) for member in communicator.members.values()
+            if any(count < most.get(operation, 0) for operation, count in member.counts.items())
+        }  # fmt: skip
+        groups += bool(found)
+        behind |= found
+        leading |= {
+            (member.host, member.pid) for member in before.members.values()
+            if any(count > least.get(operation, count) for operation, count in member.counts.items())
+        }  # fmt: skip
+    # A text does not name those that are ahead, which may be those that are behind elsewhere.
+    return None if second.text and groups > 1 else behind - leading
+
+
+def _extremes(communicator: Communicator) -> tuple[dict[str, int], dict[str, int]]:
+    """The least and the most launches by operation."""
+    least: dict[str, int] = {}
+    most: dict[str, int] = {}
+    known = [item for member in communicator.members.values() for item in member.counts.items()]
+    for operation, count in [*known, *communicator.unlisted]:
+        least[operation] = min(count, least.get(operation, count))
+        most[operation] = max(count, most.get(operation, count))
+    return least, most
 
 
 def services(ranks: dict[int, dict[bytes, bytes]]) -> Iterator[tuple[str, int]]:
@@ -288,13 +352,7 @@ def compared(first: RasStatus, second: RasStatus) -> Found:
     for name, communicator in second.communicators.items():
         before = first.communicators.get(name)
         older = before.members if before is not None else {}
-        known = [member.counts for member in communicator.members.values()]
-        known += [{name: count} for (name, count), _ in communicator.unlisted.items()]
-        operations = {operation for counts in known for operation in counts}
-        span = {
-            operation: [picked(counts[operation] for counts in known if operation in counts) for picked in (min, max)]
-            for operation in operations
-        }
+        least, most = _extremes(communicator)
         behind, ahead, faulty = [], [], list(communicator.missing.values())
         # A rank that creates another communicator is absent, too.
         lost = any(member.fault in ("unresponsive", "dead") for member in faulty)
@@ -302,7 +360,7 @@ def compared(first: RasStatus, second: RasStatus) -> Found:
             (
                 number
                 for (name, count), number in communicator.unlisted.items()
-                if count == span[name][1] and (lost or count > span[name][0])
+                if count == most[name] and (lost or count > least[name])
             ),
             default=0,
         )
@@ -313,9 +371,9 @@ def compared(first: RasStatus, second: RasStatus) -> Found:
                 faulty.append(member)
             if rank not in older or older[rank].counts != member.counts:
                 moved = moves = True
-            lacks = {operation: [count, span[operation][1]] for operation, count in member.counts.items()
-                     if count < span[operation][1]}  # fmt: skip
-            leads = [operation for operation, count in member.counts.items() if count > span[operation][0]]
+            lacks = {operation: [count, most[operation]] for operation, count in member.counts.items()
+                     if count < most[operation]}  # fmt: skip
+            leads = [operation for operation, count in member.counts.items() if count > least[operation]]
             if lacks:
                 behind.append([*_who(member), lacks, leads])
             elif leads or lost:

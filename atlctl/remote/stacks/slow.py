@@ -19,16 +19,21 @@ if TYPE_CHECKING:
     from atlctl.remote.ranks import Finder
 
     from .dumping import Dumps
+    from .ras import Ras
 
     Found = dict[str, Any]
 
 #: Samples in a second; of child processes once in so many samples.
 _RATE, _CHILD_EACH = 20, 5
-#: Names of torch's threads that run the collectives of gloo; how many of a process are sampled.
-_GLOO, _GLOO_MOST = b"pt_gloo", 4
+#: Names of torch's threads that run the collectives of gloo; how many of a process are sampled: each group has two.
+_GLOO, _GLOO_MOST = b"pt_gloo", 64
 _CHILDREN, _KINDS, _LINKS, _OTHERS = 16, 40, 256, 5
-#: A line of code that collects garbage; bytes of a line and of a file.
-_COLLECTS = re.compile(rb"\bgc\.collect\(")
+#: Lines of code that collect garbage, or wait until a GPU has done all that was launched; bytes of a line and of a
+#: file.
+_LINES = {
+    "collects": re.compile(rb"\bgc\.collect\("),
+    "waits": re.compile(rb"""\.(item|cpu|tolist|numpy|nonzero|synchronize)\(|\.to\(\s*(device=)?["']cpu["']"""),
+}
 _LINE, _CODE = 2000, 1 << 20
 
 
@@ -37,13 +42,17 @@ def main(*words: str) -> None:
     probe(words, watch)
 
 
-def watch(ranks: list[Found], finder: Finder, dumps: Dumps | None, window: float) -> Found:
+def watch(ranks: list[Found], finder: Finder, dumps: Dumps | None, ras: Ras | None, window: float) -> Found:
     """Adds `watched` to each of `ranks`, and returns `watched` of the worker. Takes `window` seconds and some more."""
     before = _Counted(ranks)
-    spying = None
+    lags: list[Found | None] = []
+    beside = []
     if dumps is not None:
-        spying = threading.Thread(target=dumps.watch, args=(ranks, finder.environs, window), daemon=True)
-        spying.start()
+        beside.append(threading.Thread(target=dumps.watch, args=(ranks, finder.environs, window), daemon=True))
+    if ras is not None:
+        beside.append(threading.Thread(target=lambda: lags.append(ras.lags(window)), daemon=True))
+    for thread in beside:
+        thread.start()
     threads = {rank["pid"]: _gloo_threads(rank["pid"]) for rank in ranks}
     children = {rank["pid"]: finder.below(rank["pid"])[:_CHILDREN] for rank in ranks}
     mains: dict[int, dict[Any, int]] = {rank["pid"]: {} for rank in ranks}
@@ -66,8 +75,8 @@ def watch(ranks: list[Found], finder: Finder, dumps: Dumps | None, window: float
         time.sleep(max(0.0, left))
     gpus.poll(last=True)
     after = _Counted(ranks)
-    if spying is not None:
-        spying.join()
+    for thread in beside:
+        thread.join()
     table = mounts()
     for rank in ranks:
         pid = rank["pid"]
@@ -82,7 +91,7 @@ def watch(ranks: list[Found], finder: Finder, dumps: Dumps | None, window: float
                 name: _grown(before.interfaces[pid].get(name, {}), now) for name, now in after.interfaces[pid].items()
             },
             "gpu": counters.gpu_of(finder.environs.get(pid, {}), _whole(rank["environ"].get("local_rank"))),
-            "collects": _collects(pid, rank["stack"]),
+            "lines": _lines(pid, rank["stack"]),
         }
     own = {pid for rank in ranks for pid in (rank["pid"], *finder.below(rank["pid"]))}
     return {
@@ -92,6 +101,7 @@ def watch(ranks: list[Found], finder: Finder, dumps: Dumps | None, window: float
             "gpus": gpus.looks,
             "gpu_problem": gpus.problem,
             "others": _others(before.ticks, own),
+            "lags": lags[0] if lags else None,
         }
     }
 
@@ -137,8 +147,8 @@ def _gloo_threads(pid: int) -> list[int]:
 
 
 def _sample(pid: int, gloo: list[int]) -> Any:
-    """The main thread, and whether a thread of gloo is in a collective: it waits with a time limit, or runs. None if
-    there is no such thread, or its call cannot be read."""
+    """The main thread, and whether it waits while a thread of gloo is in a collective: that waits with a time limit, or
+    runs. None if there is no such thread, or its call cannot be read."""
     main = _state(pid, pid)
     if main is None:
         return None
@@ -146,7 +156,9 @@ def _sample(pid: int, gloo: list[int]) -> Any:
     for tid in gloo:
         call, timed, _ = syscall(pid, f"/proc/{pid}/task/{tid}")
         if call is not None:
-            busy = bool(busy) or call != "futex" or bool(timed)
+            busy = main[2] == "futex" and (call != "futex" or bool(timed))
+            if busy or main[2] != "futex":
+                break
     return (*main, busy)
 
 
@@ -191,17 +203,19 @@ def _whole(value: str | None) -> int | None:
     return int(value) if value is not None and value.isdigit() and len(value) < 8 else None
 
 
-def _collects(pid: int, stack: Found | None) -> int | None:
-    """In how many samples of py-spy the innermost line of code is a call of the garbage collector."""
-    if not stack or "counted" not in stack:
-        return None
-    places: list[tuple[str, int, int]] = []
-    for frames, count in stack["counted"][:_KINDS]:
-        found = re.search(r"\(([^();]{1,500}):(\d{1,7})\)$", frames)
-        if found:
-            places.append((f"/proc/{pid}/root{found.group(1)}", int(found.group(2)), count))
-    texts, _ = read_all(list(dict.fromkeys(path for path, _, _ in places)), _CODE)
-    return sum(count for path, number, count in places if _COLLECTS.search(_line(texts.get(path, b""), number)))
+def _lines(pid: int, stack: Found | None) -> Found:
+    """By kind of `_LINES`, paths and numbers of such innermost lines in the samples of py-spy."""
+    found: Found = {kind: [] for kind in _LINES}
+    matches = [re.search(r"\(([^();]{1,500}):(\d{1,7})\)$", frames) for frames, _ in (stack or {}).get("counted", ())]
+    places = list(dict.fromkeys((match[1], int(match[2])) for match in matches if match))
+    root = f"/proc/{pid}/root"
+    texts, _ = read_all(list(dict.fromkeys(root + path for path, _ in places)), _CODE)
+    for path, number in places:
+        line = _line(texts.get(root + path, b""), number)
+        for kind, looked in _LINES.items():
+            if looked.search(line):
+                found[kind].append([path, number])
+    return found
 
 
 def _line(code: bytes, number: int) -> bytes:

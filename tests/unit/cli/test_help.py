@@ -108,12 +108,12 @@ def test_help_of_what_there_is_not(words, error, hint, capfd):
 
 @pytest.mark.parametrize("argv", [["ps", "-h"], ["options"], ["help", "exec"], []])
 def test_colours_are_beside_the_text(argv, capfd):
-    app.run(argv)
-    plain = capfd.readouterr().out
-    assert "\x1b" not in plain
     app.run([*argv, "--color=always"] if argv else ["--color", "always", "-h"])
     coloured = capfd.readouterr().out
     assert "\x1b[1mOptions" in coloured
+    app.run(argv)  # last: the colours would stay for the tests behind this one
+    plain = capfd.readouterr().out
+    assert "\x1b" not in plain
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from atlctl.diagnosis.rankreport import StackReport, parse_report
 from atlctl.diagnosis.result import Confidence
 from atlctl.diagnosis.slow import CauseClass, Laggard, SlowVerdict, judge, named, with_network_test
+from atlctl.diagnosis.tracebacks import Frame
 from tests.unit.diagnosis.hang import made
 
 SITE = made.SITE
@@ -53,7 +56,7 @@ def rank(number: int, stacks: Any = None, **more: Any) -> dict[str, Any]:
         "addresses": [f"10.0.0.{number}", "127.0.0.1"],
         "interfaces": {"eth0": {"rx_errors": 0}},
         "gpu": "0",
-        "collects": 0,
+        "lines": {},
     }
     times = {name: more.pop(name) for name in ("wait_ns", "run_ns") if name in more}
     counters = {**watched["counters"], **more.pop("counters", {})}
@@ -89,7 +92,7 @@ def told(found: SlowVerdict) -> tuple[CauseClass, Confidence | None, list[str | 
     ("fields", "cause"),
     [
         ({}, CauseClass.CODE),
-        ({"collects": 70}, CauseClass.GARBAGE),
+        ({"lines": {"collects": [["/job/data.py", 41]]}}, CauseClass.GARBAGE),
         ({"samples": samples(wait=8, sleep=120, run=32)}, CauseClass.SLEEP),
         ({"samples": samples("/data/x", "/data (nfs)", wait=8, read=120, run=32)}, CauseClass.INPUT),
         ({"samples": samples(wait=8, receive=120, run=32)}, CauseClass.INPUT),
@@ -384,6 +387,95 @@ def test_judge_without_stacks_is_likely_or_has_another_witness() -> None:
         bare | {2: {"stacks": {}, "samples": samples(wait=8, run=152), "counters": {"throttled_us": 8_000_000}}}
     )
     assert told(found) == (CauseClass.CPU_LIMIT, Confidence.CERTAIN, ["worker-2"])
+
+
+#: Reports of slow jobs with NCCL 2.28.9, recorded in November 2026 on one H200 that four ranks shared
+#: (`NCCL_HOSTID`), with torch 2.11.0; paths were shortened, fields without use in the verdict removed.
+RECORDED = [json.loads(line) for line in (Path(__file__).parent / "data/slow-h200.jsonl").read_text().splitlines()]
+#: The cause and its confidence without a late rank, or of the late one; `+`: with Python stacks.
+EXPECTED = {
+    "none+": (CauseClass.GPU, Confidence.LIKELY),
+    "none": (CauseClass.UNKNOWN, None),
+    "gpu+": (CauseClass.GPU, Confidence.LIKELY),
+    "sleep+": (CauseClass.SLEEP, Confidence.CERTAIN),
+    "sleep": (CauseClass.SLEEP, Confidence.CERTAIN),
+    "code+": (CauseClass.CODE, Confidence.CERTAIN),
+    "code": (CauseClass.UNKNOWN, None),
+    "loader+": (CauseClass.INPUT, Confidence.CERTAIN),
+    "read+": (CauseClass.INPUT, Confidence.CERTAIN),
+    "gc+": (CauseClass.CODE, Confidence.CERTAIN),
+    "write+": (CauseClass.OUTPUT, Confidence.CERTAIN),
+}
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['fault']}{'+' * case['stacks']}-{case['ras']}")
+def test_judge_names_the_late_rank_of_a_real_job_with_nccl(case: dict[str, Any]) -> None:
+    reports = {}
+    for name, found in case["workers"].items():
+        report = parse_report(json.dumps(found).encode())
+        assert report is not None
+        reports[name] = report
+    found = judge(reports)
+    cause, confidence = EXPECTED[case["fault"] + "+" * case["stacks"]]
+    if not case["ras"] and not case["stacks"]:  # The others are not known to wait.
+        confidence = Confidence.LIKELY
+    assert (found.cause, found.confidence) == (cause, confidence)
+    # A GPU that computes longer than the others cannot be told from those that wait for it.
+    late = [] if case["fault"] in ("none", "gpu") else [case["rank"]]
+    assert [culprit.rank for culprit in found.culprits] == late
+
+
+#: A job with NCCL: no thread of gloo, and main threads that wait for a GPU run.
+SPINS = {"samples": [["python", "R", "running", None, None, None, False, None, 160]], "stacks": {}}
+
+
+def lags(looks: int, **late: int) -> dict[str, Any]:
+    """`late`: how often by rank (`r2`). Ranks have the process id of `made`."""
+    every = [[f"10.0.0.{name[1:]}", 100 + int(name[1:]), count] for name, count in late.items()]
+    return {"lags": {"looks": looks, "late": every}}
+
+
+def nccl(odd: Any = None, usual: Any = None, **more: Any) -> SlowVerdict:
+    reports = {}
+    for number in range(4):
+        report = worker(rank(number, **{**SPINS, **(usual or {}), **((odd or {}).get(number) or {})}),
+                        **more.get(f"w{number}", {}))  # fmt: skip
+        (own,) = report.ranks
+        known = replace(own, inner=100 + number)
+        reports[f"worker-{number}"] = replace(report, ranks=(known,), addresses=(f"10.0.0.{number}",))
+    return judge(reports)
+
+
+def test_judge_names_no_rank_if_nothing_shows_who_waits() -> None:
+    found = nccl()
+    assert told(found) == (CauseClass.UNKNOWN, None, [])
+    assert found.why == "nothing shows which rank the others wait for"
+    assert nccl(usual={"stacks": {WORKS: 80}}).why == found.why
+    assert nccl(w0=lags(5, r2=5)).why == found.why  # too few looks
+    assert nccl(w0=lags(20, r2=15, r9=3)).why == found.why  # a process that no report shows
+
+
+def test_judge_names_the_rank_that_launches_last() -> None:
+    assert told(nccl(w0=lags(20, r2=15, r1=2))) == (CauseClass.UNKNOWN, None, ["worker-2"])
+    found = nccl({2: {"stacks": {WORKS: 70}}}, {"stacks": {DEVICE: 70}}, w0=lags(20, r2=15), w3=lags(20, r2=17))
+    assert told(found) == (CauseClass.CODE, Confidence.CERTAIN, ["worker-2"])
+    assert found.witnesses[0].text.startswith("rank 2 on worker-2: had launched less than others in 80% of ")
+    alike = nccl(w0=lags(20, r2=3, r1=2))
+    assert alike.why == "all ranks launch alike; only stacks show whether they compute or wait"
+
+
+def test_judge_reports_launches_that_contradict_the_stacks() -> None:
+    found = nccl({1: {"stacks": {WORKS: 70}}}, {"stacks": {DEVICE: 70}}, w0=lags(20, r2=15))
+    assert told(found) == (CauseClass.UNKNOWN, None, [])
+    assert found.contradictions == ("by NCCL's counts rank 2 on worker-2 arrive last, by stacks rank 1 on worker-1",)
+
+
+def test_judge_takes_a_line_that_waits_for_a_gpu_as_such() -> None:
+    item = "main (/job/train.py:19)"
+    waits = {"stacks": {item: 70, WORKS: 10}, "lines": {"waits": [["/job/train.py", 19]]}}
+    found = nccl({2: {"stacks": {item: 5, WORKS: 75}}}, waits)
+    assert told(found) == (CauseClass.CODE, Confidence.CERTAIN, ["worker-2"])
+    assert found.ranks[0].frame == Frame("/job/data.py", 41, "tokenize")
 
 
 def test_judge_without_ranks() -> None:

@@ -129,6 +129,27 @@ def test_an_exception_that_python_ignored_does_not_end_its_process(announced):
     assert one([*BEFORE, announced, *BEFORE, HEAD, FRAME, "KeyError: 'lr'"]).last.message == "KeyError: 'lr'"
 
 
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+def test_an_exception_that_python_ignored_behind_one_that_ended_its_process(prefix):
+    ignored = ["Exception ignored in: <function Pool.__del__ at 0x7f>", HEAD, FRAME, "ValueError: x"]
+    assert one([*BEFORE, *prefixed(prefix, [HEAD, FRAME, "KeyError: 'lr'", *ignored])]).last.message == "KeyError: 'lr'"
+    thread = ["Exception in thread Thread-3 (fill):", HEAD, FRAME, "ValueError: x"]
+    first, second = parse([*BEFORE, *prefixed(prefix, [HEAD, FRAME, "KeyError: 'lr'", *thread])]).traces
+    assert (first.thread, second.thread) == (False, True)
+
+
+@pytest.mark.parametrize("after", [[], ["", "epoch 2", HEAD, FRAME, "TypeError: 5"]])
+def test_cython_prints_an_ignored_exception_twice(after):
+    same = [HEAD, '  File "cuda/driver.pyx", line 73, in check', "DriverError: illegal memory access"]
+    ignored = [*same, "Exception ignored in: 'cuda.Module.__dealloc__'", *same]
+    found = parse([*BEFORE, HEAD, FRAME, "RuntimeError: illegal memory access", *ignored, *after]).traces
+    assert [trace.last.message for trace in found[:1]] == ["RuntimeError: illegal memory access"]
+    assert len(found) == 1 + bool(after)
+    # The same exception at other lines may have ended the process.
+    other = [HEAD, FRAME, "DriverError: illegal memory access"]
+    assert one([*BEFORE, *other, *ignored[3:]]).last.message == "DriverError: illegal memory access"
+
+
 @pytest.mark.parametrize("prefix", ["", "[rank3]: "])
 def test_of_an_exception_group_its_first_exception_counts(prefix):
     lines = [

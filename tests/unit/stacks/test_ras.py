@@ -239,7 +239,49 @@ def speaks(json: bool = True, name: str = "sleep-a", cut: int | None = None) -> 
 
 def asked(port: int, seconds: float = 5.0) -> dict[str, Any] | None:
     environ = {b"NCCL_RAS_ADDR": b"localhost:%d" % port}
-    return ras.Ras({os.getpid(): environ}, time.monotonic() + seconds).facts()
+    asked = ras.Ras({os.getpid(): environ}, time.monotonic() + seconds)
+    asked.begin()
+    return asked.facts()
+
+
+def status(*groups: dict[int, int], text: bool = False) -> ras.RasStatus:
+    """An answer with communicators, each of launches by pid."""
+    found = ras.RasStatus()
+    found.text = text
+    for number, group in enumerate(groups):
+        communicator = found.communicators.setdefault(str(number), ras.Communicator())
+        for rank, (pid, count) in enumerate(group.items()):
+            member = communicator.members[rank] = ras.Member(rank)
+            member.host, member.pid, member.counts = "h", pid, {"all_reduce": count}
+    return found
+
+
+def test_a_late_process_lacks_at_the_second_answer_what_another_had_at_the_first() -> None:
+    def late(first: ras.RasStatus, second: ras.RasStatus) -> list[int] | None:
+        found = ras.late_processes(first, second)
+        return None if found is None else sorted(pid for _, pid in found)
+
+    assert late(status({1: 7, 2: 7, 3: 5}), status({1: 7, 2: 7, 3: 5})) == [3]
+    # All went on in between; ranks that answered a moment earlier are not late.
+    assert late(status({1: 7, 2: 6, 3: 5}), status({1: 9, 2: 8, 3: 7})) == []
+    assert late(status({1: 7, 2: 7}), status({1: 7, 2: 7})) == []
+    # Tensor parallel groups (1, 2) and (3, 4), data parallel ones (1, 3) and (2, 4): all wait for 4.
+    groups = ({1: 9, 2: 9}, {3: 9, 4: 8}, {1: 5, 3: 4}, {2: 5, 4: 4})
+    assert late(status(*groups), status(*groups)) == [4]
+    assert late(status(*groups, text=True), status(*groups, text=True)) is None
+    assert late(status({1: 1}), status()) == []
+
+
+def test_late_processes_are_counted_for_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ras, "_PAUSE", 0.01)
+    with service(speaks()) as port:
+        environ = {b"NCCL_RAS_ADDR": b"localhost:%d" % port}
+        found = ras.Ras({os.getpid(): environ}, time.monotonic() + 60).lags(2)
+        assert found is not None
+        assert found["looks"] > 1
+        assert [count for _, _, count in found["late"]] == [found["looks"]]
+        assert ras.Ras({os.getpid(): environ}, time.monotonic() - 1).lags(2) is None
+    assert ras.Ras({}, time.monotonic() + 60).lags(2) is None
 
 
 @pytest.mark.parametrize("json", [True, False])

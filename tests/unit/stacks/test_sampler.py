@@ -18,16 +18,20 @@ from atlctl.diagnosis.rankreport import _stacks
 from atlctl.remote.stacks import dumping, slow
 from tests.support import proc
 
-#: A thread named like gloo's waits with a time limit, another one without; the main thread sleeps as Python 3.8 does.
+#: Threads named as gloo names them wait without a time limit, the last of `busy` with one; the main thread waits, or
+#: sleeps as Python 3.8 does.
 RANK = """
 import select, sys, threading
 lock = threading.Lock()
 lock.acquire()
-seconds = 4000 if sys.argv[1] == "busy" else -1
-thread = threading.Thread(target=lock.acquire, kwargs={"timeout": seconds}, daemon=True)
-thread.start()
-open(f"/proc/self/task/{thread.native_id}/comm", "w").write("pt_gloo_runloop")
-select.select([], [], [], 4000)
+for number in range(10):
+    seconds = 4000 if sys.argv[1] != "idle" and number == 9 else -1
+    thread = threading.Thread(target=lock.acquire, kwargs={"timeout": seconds}, daemon=True)
+    thread.start()
+    open(f"/proc/self/task/{thread.native_id}/comm", "w").write("pt_gloo_runloop")
+if sys.argv[1] == "asleep":
+    select.select([], [], [], 4000)
+lock.acquire()
 """
 
 
@@ -37,7 +41,7 @@ def _started(*words: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def ranks() -> Iterator[dict[str, int]]:
-    running = {word: _started(word) for word in ("busy", "idle")}
+    running = {word: _started(word) for word in ("busy", "idle", "asleep")}
     try:
         yield {word: one.pid for word, one in running.items()}
     finally:
@@ -46,12 +50,13 @@ def ranks() -> Iterator[dict[str, int]]:
             one.wait()
 
 
-def test_sample_shows_a_sleep_and_a_collective_of_gloo(ranks: dict[str, int]) -> None:
+def test_sample_shows_a_sleep_and_a_collective_of_one_of_many_groups_of_gloo(ranks: dict[str, int]) -> None:
     def sampled(word: str) -> tuple[Any, Any] | None:
         found = slow._sample(ranks[word], slow._gloo_threads(ranks[word]))
         return None if found is None else (found[2], found[6])
 
-    assert proc.wait_until(lambda: (sampled("busy"), sampled("idle")) == (("nanosleep", True), ("nanosleep", False)))
+    expected = {"busy": ("futex", True), "idle": ("futex", False), "asleep": ("nanosleep", False)}
+    assert proc.wait_until(lambda: {word: sampled(word) for word in ranks} == expected)
     assert slow._sample(1 << 22, []) is None
 
 
@@ -85,16 +90,18 @@ def test_others_are_the_processes_beside_the_ranks() -> None:
         busy.wait()
 
 
-def test_collects_counts_lines_that_collect_garbage(tmp_path: Path) -> None:
+def test_lines_are_those_that_collect_garbage_or_wait_for_a_gpu(tmp_path: Path) -> None:
     code = tmp_path / "train.py"
-    code.write_text("import gc\n\ngc.collect()\nx = 1\n")
+    code.write_text("import gc\n\ngc.collect()\nx = loss.item()\ny = f(out.to('cpu'))\nz = items(x)\n")
     os.mkfifo(tmp_path / "fifo")
     stack = {"counted": [
         [f"main ({code}:9);step ({code}:3)", 7], [f"main ({code}:3);step ({code}:4)", 5], ["odd", 3],
         [f"main ({code}:300)", 2], [f"main ({tmp_path}/fifo:1)", 2], [f"main ({tmp_path}/none:1)", 2],
+        [f"main ({code}:5)", 2], [f"main ({code}:6)", 2],
     ]}  # fmt: skip
-    assert slow._collects(os.getpid(), stack) == 7
-    assert slow._collects(os.getpid(), None) is None
+    waits = [[str(code), 4], [str(code), 5]]
+    assert slow._lines(os.getpid(), stack) == {"collects": [[str(code), 3]], "waits": waits}
+    assert slow._lines(os.getpid(), None) == {"collects": [], "waits": []}
 
 
 SPY = """#!/bin/sh
