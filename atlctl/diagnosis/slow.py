@@ -412,10 +412,8 @@ def _gpu(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Explai
     if not looks:
         return None
     last, reasons = looks[-1], dict.fromkeys(why for look in looks for why in look.slowed)
-    clock = _middle(look.clock for look in looks)
-    usual = _middle(look.clock for other in others for look in gpu_of(other, reports))
-    slow = clock is not None and usual is not None and clock < _CLOCK * usual and (last.use or 0.0) >= _USED
-    errors = _ecc(looks)
+    clock, usual = _clock(looks), _middle(_clock(gpu_of(other, reports)) for other in others)
+    slow, errors = _is_low(looks, usual), _ecc(looks)
     if not reasons and not slow and errors is None:
         return None
     whys = [_SLOWED[why] for why in reasons if why in _SLOWED] or [Message("its clock is low")] * slow
@@ -427,6 +425,16 @@ def _gpu(pace: RankPace, others: Sequence[RankPace], reports: Reports) -> Explai
     )  # fmt: skip
     texts = [facts, *([errors] if errors else [])]
     return Explained(CauseClass.GPU, why, tuple(Witness(WitnessKind.GPU, text) for text in texts), gpu=last.index)
+
+
+def _clock(looks: Sequence[GpuLoad]) -> float | None:
+    return _middle(look.clock for look in looks)
+
+
+def _is_low(looks: Sequence[GpuLoad], usual: float | None) -> bool:
+    """Whether the clock of a GPU in use is below that of the others."""
+    clock = _clock(looks)
+    return clock is not None and usual is not None and clock < _CLOCK * usual and (looks[-1].use or 0.0) >= _USED
 
 
 def _ecc(looks: Sequence[GpuLoad]) -> Message | None:
@@ -691,7 +699,9 @@ def _of_all(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
             found = _answer(CauseClass.NETWORK, why, map(Laggard, faults), faults.values())
             return replace(found, witnesses=(shown, *found.witnesses))
     looks = {id(pace): gpu_of(pace, reports) for pace in ranks}
-    hot = [pace for pace in ranks if any(look.slowed for look in looks[id(pace)]) or _ecc(looks[id(pace)])]
+    usual = _middle(_clock(some) for some in looks.values())
+    hot = [pace for pace in ranks if (some := looks[id(pace)])
+           and (any(look.slowed for look in some) or _ecc(some) or _is_low(some, usual))]  # fmt: skip
     if 0 < len(hot) <= len(ranks) * _MINORITY:
         bad = _gpu(hot[0], [pace for pace in ranks if pace not in hot], reports)
         if bad is not None:
@@ -733,13 +743,12 @@ def _alike(ranks: Sequence[RankPace], waiting: Witness) -> SlowVerdict:
     # Without gloo, a main thread that runs computes, launches, or waits for its GPU.
     spins = doing is Doing.RUN and ranks[0].sampled is None
     if spins and not any(pace.places for pace in ranks):
-        return _answer(
-            CauseClass.UNKNOWN, Message("all ranks launch alike; only stacks show whether they compute or wait"), (), ()
-        )
+        why = Message("all ranks launch alike; only stacks show whether they compute or wait")
+        return _answer(CauseClass.UNKNOWN, why, (), ())
     most = max(ranks, key=lambda pace: pace.doing.get(doing, 0.0))
     alike = _doing(most, doing, shares[doing])
-    found = _answer(alike.cause, EQUAL, (), alike.witnesses)
-    return replace(found, confidence=Confidence.LIKELY) if spins else found
+    answer = _answer(alike.cause, EQUAL, (), alike.witnesses)
+    return replace(answer, confidence=Confidence.LIKELY) if spins else answer
 
 
 @dataclass(slots=True)

@@ -181,9 +181,10 @@ def test_judge_names_a_slow_gpu_for_which_all_wait_in_their_own() -> None:
     for item in usual["samples"]:
         item[6] = None  # no thread of gloo
     others = {f"w{number}": gpu() for number in (0, 1, 3)}
-    assert told(verdict(usual=usual, w2=gpu(900, ("power brake",)), **others)) == (
-        CauseClass.GPU, Confidence.LIKELY, ["worker-2"],
-    )  # fmt: skip
+    for bad in (gpu(900, ("power brake",)), gpu(900), gpu(corrected=30)):
+        found = verdict(usual=usual, w2=bad, **others)
+        assert told(found) == (CauseClass.GPU, Confidence.LIKELY, ["worker-2"])
+    assert told(verdict(usual=usual, w2=gpu(1700), **others))[2] == []
 
 
 def test_judge_goes_by_stacks_if_the_group_of_gloo_is_idle() -> None:
