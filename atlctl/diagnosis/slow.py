@@ -245,12 +245,13 @@ _WAITING = (StackPlace.COLLECTIVE, StackPlace.JOINING, StackPlace.DEVICE)
 
 def judge(reports: Reports) -> SlowVerdict:
     """Diagnoses the workers' reports, which are by name."""
-    ranks = sorted(_paces(reports), key=lambda pace: (pace.rank is None, pace.rank or 0, pace.worker))
+    behind, stranger = _behind(reports)
+    ranks = sorted(_paces(reports, behind), key=lambda pace: (pace.rank is None, pace.rank or 0, pace.worker))
     world = max((pace.report.number("world_size") or 0 for pace in ranks), default=0)
     known = {pace.rank for pace in ranks}
     unseen = tuple(rank for rank in range(min(world, 1 << 16)) if rank not in known)
     seconds = max((pace.seconds for pace in ranks), default=0.0)
-    found = _judge(ranks, reports)
+    found = _judge(ranks, reports) if stranger is None or not ranks else _of_stranger(*stranger)
     return replace(found, ranks=tuple(ranks), unseen=unseen, seconds=seconds)
 
 
@@ -262,6 +263,13 @@ def _answer(
     sure = Confidence.CERTAIN if len(kinds) > 1 and not against else Confidence.LIKELY
     confidence = sure if told and cause is not CauseClass.UNKNOWN else None
     return SlowVerdict(cause, confidence, why, tuple(culprits), told, against, (), (), 0.0)
+
+
+def _of_stranger(host: str, pid: int, share: float) -> SlowVerdict:
+    text = Message("pid {pid} on {host} had launched less than others in {share:.0%} of the looks at NCCL's counts",
+                   pid=pid, host=host, share=share)  # fmt: skip
+    why = Message("a rank on {host} that was not looked at launches last", host=host)
+    return _answer(CauseClass.UNKNOWN, why, (), (Witness(WitnessKind.LAUNCHES, text),))
 
 
 def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
@@ -869,8 +877,7 @@ def with_network_test(found: SlowVerdict, faults: Mapping[Laggard, str], note: s
 # Shares
 
 
-def _paces(reports: Reports) -> Iterator[RankPace]:
-    behind = _behind(reports)
+def _paces(reports: Reports, behind: Mapping[int, float]) -> Iterator[RankPace]:
     every = [rank.watched for report in reports.values() for rank in report.ranks if rank.watched is not None]
     # Jobs with NCCL may have a group of gloo that is seldom used.
     uses_gloo = any(sample.gloo for watched in every for sample in watched.samples)
@@ -890,30 +897,32 @@ def _paces(reports: Reports) -> Iterator[RankPace]:
                 doing=_shares(rank.watched.samples),
                 places=_places(rank.watched),
                 knows_gloo=uses_gloo and any(sample.gloo is not None for sample in rank.watched.samples),
-                behind=behind.get((worker, rank.pid)),
+                behind=behind.get(id(rank)),
                 queued=(rank.wait_ns or 0) / 1e9 / window,
                 throttled=throttled,
                 cpu=rank.ticks / report.ticks_per_second / window,
             )
 
 
-def _behind(reports: Reports) -> dict[tuple[str, int], float]:
-    """`RankPace.behind` by worker and pid; empty if a process that was behind is not known."""
+def _behind(reports: Reports) -> tuple[dict[int, float], tuple[str, int, float] | None]:
+    """`RankPace.behind` by the `id` of the rank's report, and host, pid and share of the process without a report that
+    was behind most often, if it was often. Nothing if a process that was behind may be one of several."""
     every = [report.watched for report in reports.values() if report.watched is not None]
-    looks = sum(watched.looks for watched in every)
-    counts = Counter[tuple[str, int]]()
+    looks, counts = sum(watched.looks for watched in every), Counter[tuple[str, int]]()
     for watched in every:
         counts.update(watched.late)
-    ranks, late = processes(reports), Counter[int]()
-    for process, count in counts.items():
-        rank = ranks.get(process)
-        if rank is None:
-            return {}
-        late[id(rank)] += count
-    if looks < _LOOKS:
-        return {}
-    return {(worker, rank.pid): min(1.0, late[id(rank)] / looks)
-            for worker, report in reports.items() for rank in report.ranks}  # fmt: skip
+    ranks = processes(reports)
+    if looks < _LOOKS or any(ranks.get(process, True) is None for process in counts):
+        return {}, None
+    shares = {id(rank): 0.0 for report in reports.values() for rank in report.ranks}
+    stranger = None
+    for process, count in counts.most_common():
+        rank, share = ranks.get(process), min(1.0, count / looks)
+        if rank is not None:
+            shares[id(rank)] = share
+        elif stranger is None and share >= _GAP_OF_LAUNCHES:
+            stranger = (*process, share)
+    return shares, stranger
 
 
 def _shares(samples: Sequence[Sample]) -> dict[Doing, float]:

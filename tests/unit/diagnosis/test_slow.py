@@ -442,8 +442,8 @@ def nccl(odd: Any = None, usual: Any = None, **more: Any) -> SlowVerdict:
         report = worker(rank(number, **{**SPINS, **(usual or {}), **((odd or {}).get(number) or {})}),
                         **more.get(f"w{number}", {}))  # fmt: skip
         (own,) = report.ranks
-        known = replace(own, inner=100 + number)
-        reports[f"worker-{number}"] = replace(report, ranks=(known,), addresses=(f"10.0.0.{number}",))
+        inner, address = (7, "10.9.9.9") if more.get("shared") else (100 + number, f"10.0.0.{number}")
+        reports[f"worker-{number}"] = replace(report, ranks=(replace(own, inner=inner),), addresses=(address,))
     return judge(reports)
 
 
@@ -453,7 +453,17 @@ def test_judge_names_no_rank_if_nothing_shows_who_waits() -> None:
     assert found.why == "nothing shows which rank the others wait for"
     assert nccl(usual={"stacks": {WORKS: 80}}).why == found.why
     assert nccl(w0=lags(5, r2=5)).why == found.why  # too few looks
-    assert nccl(w0=lags(20, r2=15, r9=3)).why == found.why  # a process that no report shows
+
+
+def test_judge_shows_a_late_rank_that_was_not_looked_at() -> None:
+    found = nccl(w0=lags(20, r2=3, r9=15, r8=14))
+    assert told(found) == (CauseClass.UNKNOWN, None, [])
+    assert found.why == "a rank on 10.0.0.9 that was not looked at launches last"
+    assert found.witnesses[0].text.startswith("pid 109 on 10.0.0.9 had launched less than others in 75% of ")
+    assert told(nccl(w0=lags(20, r2=15, r9=3)))[2] == ["worker-2"]
+    # Two workers with one address and the same process ids.
+    twin = {"lags": {"looks": 20, "late": [["10.9.9.9", 7, 15]]}}
+    assert nccl(w0=twin, shared=True).why == "nothing shows which rank the others wait for"
 
 
 def test_judge_names_the_rank_that_launches_last() -> None:
