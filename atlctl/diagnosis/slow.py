@@ -63,8 +63,8 @@ _FAULTS = 50.0
 _CLOCK, _USED = 0.8, 20.0
 #: Bytes and calls a second from which a rank writes much, and how much more than the others.
 _WRITTEN, _WRITES, _WRITTEN_TIMES = 1e6, 2000.0, 10.0
-#: The share of the time that most ranks run, from which they may wait for their GPUs.
-_RUN = 0.5
+#: The share of the time from which a rank mostly runs, or waits for a lock.
+_MOST = 0.5
 #: The share of the time in which all ranks wait, from which the network is the cause.
 _ALL_WAIT = 0.35
 #: A slow link: the least share of the time with data under way, the most of the others' rate, the least bytes.
@@ -173,8 +173,12 @@ class RankPace:
 
     @property
     def sampled(self) -> float | None:
-        """The share of waiting by the samples; None if those do not show it."""
-        return self.doing.get(Doing.WAIT, 0.0) if self.doing and self.knows_gloo else None
+        """The share of waiting by the samples; None if those do not show it. No thread of gloo shows a wait in `recv`:
+        of the time in locks, what the stacks show in collectives counts."""
+        if not self.doing or not self.knows_gloo:
+            return None
+        waits = self.doing.get(Doing.WAIT, 0.0)
+        return waits + max(0.0, min(self.doing.get(Doing.LOCK, 0.0), _known(self.stacked) - waits))
 
     @property
     def stacked(self) -> float | None:
@@ -277,6 +281,8 @@ def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
         return _answer(CauseClass.UNKNOWN, nobody(reports), (), ())
     least = _GAP_IF_BUSY if any(_busy(report) for report in reports.values()) else _GAP
     sampled = late(ranks, lambda pace: pace.sampled, least)
+    # Without stacks, a wait in `recv` for one of them looks like one for a lock.
+    sampled = [pace for pace in sampled if pace.places or pace.doing.get(Doing.LOCK, 0.0) < _MOST] or sampled
     launched = late(ranks, lambda pace: pace.launched, _GAP_OF_LAUNCHES)
     stacked = late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS)
     first = sampled or launched
@@ -288,7 +294,7 @@ def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     unknown = any(pace.sampled is None for pace in ranks)
     # Stacks decide only if neither samples nor launches show who waits.
     last = first or (stacked if unknown else [])
-    if not last and unknown and median(pace.runs for pace in ranks) >= _RUN:
+    if not last and unknown and median(pace.runs for pace in ranks) >= _MOST:
         last = late(ranks, lambda pace: pace.runs, _GAP_OF_STACKS)
     if last:
         others = [pace for pace in ranks if pace not in last]

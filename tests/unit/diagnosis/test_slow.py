@@ -380,6 +380,16 @@ def test_judge_goes_by_samples_if_stacks_alone_differ() -> None:
     assert (found.cause, found.culprits) == (CauseClass.NETWORK, ())
 
 
+def test_judge_takes_a_wait_in_recv_for_one_of_the_late_rank() -> None:
+    recv = f"main (/job/train.py:17);recv ({SITE}/torch/distributed/distributed_c10d.py:2500)"
+    receives = {"samples": samples(lock=155, run=5), "stacks": {recv: 78, WORKS: 2}}
+    asleep = {"samples": samples(wait=2, sleep=150, run=8), "stacks": {WORKS: 78, WAITS: 2}}
+    assert told(verdict({1: asleep, 3: receives})) == (CauseClass.SLEEP, Confidence.CERTAIN, ["worker-1"])
+    bare: dict[int, Any] = {number: {"stacks": {}} for number in range(4)}
+    found = verdict(bare | {1: asleep | {"stacks": {}}, 3: receives | {"stacks": {}}})
+    assert told(found) == (CauseClass.SLEEP, Confidence.LIKELY, ["worker-1"])
+
+
 def test_judge_without_stacks_is_likely_or_has_another_witness() -> None:
     bare: dict[int, Any] = {number: {"stacks": {}} for number in range(4)}
     found = verdict(bare | {2: {"stacks": {}, "samples": samples(wait=8, run=152)}})
