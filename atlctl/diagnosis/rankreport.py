@@ -136,7 +136,8 @@ class WorkerWatch:
 
     `ticks` of all CPUs by kind; `pressure`: seconds for which `some` or all (`full`) tasks waited for `cpu`, `memory`
     or `io`; `gpus` of each query; `others`: name and CPU seconds of the processes beside the training that used the
-    most; `late`: by host and pid, in how many of `looks` at NCCL's counts a process had launched less than others.
+    most; `late`: by host and pid, in how many of `launch_looks` at NCCL's counts a process had launched less than
+    others.
     """
 
     seconds: float
@@ -145,7 +146,7 @@ class WorkerWatch:
     gpus: tuple[tuple[GpuLoad, ...], ...]
     gpu_problem: str
     others: tuple[tuple[str, float], ...]
-    looks: int
+    launch_looks: int
     late: Mapping[tuple[str, int], int]
 
 
@@ -305,7 +306,7 @@ def _rank_watch(item: Mapping[str, Any], stack: Mapping[str, Any]) -> RankWatch 
         children=tuple(_samples(item.get("children"))),
         stacks=_stacks(stack),
         collecting=_lines(lines.get("collects")),
-        syncing=_lines(lines.get("waits")),
+        syncing=_lines(lines.get("syncs")),
         throttled=None if throttled is None else throttled / 1e6,
         major_faults=fields.whole(counted.get("major_faults")),
         written_bytes=fields.whole(counted.get("wchar")),
@@ -338,7 +339,7 @@ def _worker_watch(item: Mapping[str, Any], hertz: int) -> WorkerWatch | None:
         gpus=tuple(tuple(_gpu(gpu) for gpu in fields.entries(look, 64)) for look in looks),
         gpu_problem=_text(item.get("gpu_problem")) or "",
         others=tuple((fields.text(name, 40), _count(ticks) / hertz) for _, name, ticks in others),
-        looks=_count(lags.get("looks")),
+        launch_looks=_count(lags.get("looks")),
         late={
             (fields.text(entry[0], 64), fields.whole(entry[1]) or 0): _count(entry[2])
             for entry in fields.items(lags.get("late"), _WAITS)

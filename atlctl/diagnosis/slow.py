@@ -46,9 +46,9 @@ _GAP = 0.15
 #: The same by stacks, of which there are fewer, and on a machine with less idle CPU time than this: its ranks differ by
 #: chance.
 _GAP_OF_STACKS = _GAP_OF_LAUNCHES = _GAP_IF_BUSY = 0.25
+_IDLE = 0.05
 #: The least number of looks at NCCL's counts.
 _LOOKS = 6
-_IDLE = 0.05
 #: The least share of the time in which the others wait, if a rank is late.
 _WAITED = 0.15
 #: Shares of the time from which a counter explains a late rank.
@@ -64,7 +64,7 @@ _CLOCK, _USED = 0.8, 20.0
 #: Bytes and calls a second from which a rank writes much, and how much more than the others.
 _WRITTEN, _WRITES, _WRITTEN_TIMES = 1e6, 2000.0, 10.0
 #: The share of the time from which a rank mostly runs, or waits for a lock.
-_MOST = 0.5
+_MAINLY = 0.5
 #: The share of the time in which all ranks wait, from which the network is the cause.
 _ALL_WAIT = 0.35
 #: A slow link: the least share of the time with data under way, the most of the others' rate, the least bytes.
@@ -192,11 +192,6 @@ class RankPace:
         return self.stacked if self.sampled is None else self.sampled
 
     @property
-    def launched(self) -> float | None:
-        """The share of the looks at NCCL's counts in which it had launched what others had."""
-        return None if self.behind is None else 1.0 - self.behind
-
-    @property
     def runs(self) -> float:
         """The share in which its main thread runs, which it also does while it waits for a GPU."""
         return self.doing.get(Doing.RUN, 0.0)
@@ -282,8 +277,8 @@ def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     least = _GAP_IF_BUSY if any(_busy(report) for report in reports.values()) else _GAP
     sampled = late(ranks, lambda pace: pace.sampled, least)
     # Without stacks, a wait in `recv` for one of them looks like one for a lock.
-    sampled = [pace for pace in sampled if pace.places or pace.doing.get(Doing.LOCK, 0.0) < _MOST] or sampled
-    launched = late(ranks, lambda pace: pace.launched, _GAP_OF_LAUNCHES)
+    sampled = [pace for pace in sampled if pace.places or pace.doing.get(Doing.LOCK, 0.0) < _MAINLY] or sampled
+    launched = late(ranks, lambda pace: None if pace.behind is None else 1.0 - pace.behind, _GAP_OF_LAUNCHES)
     stacked = late(ranks, lambda pace: pace.stacked, _GAP_OF_STACKS)
     first = sampled or launched
     if first and stacked and not set(_keys(first)) & set(_keys(stacked)):
@@ -294,12 +289,12 @@ def _judge(ranks: Sequence[RankPace], reports: Reports) -> SlowVerdict:
     unknown = any(pace.sampled is None for pace in ranks)
     # Stacks decide only if neither samples nor launches show who waits.
     last = first or (stacked if unknown else [])
-    if not last and unknown and median(pace.runs for pace in ranks) >= _MOST:
+    if not last and unknown and median(pace.runs for pace in ranks) >= _MAINLY:
         last = late(ranks, lambda pace: pace.runs, _GAP_OF_STACKS)
     if last:
         others = [pace for pace in ranks if pace not in last]
         return _of_late(last, others, reports, bool(sampled), bool(launched), bool(stacked))
-    seen = all(pace.launched is not None for pace in ranks) or median(_known(pace.waits) for pace in ranks) >= _WAITED
+    seen = all(pace.behind is not None for pace in ranks) or median(_known(pace.waits) for pace in ranks) >= _WAITED
     if len(ranks) > 1 and unknown and not seen:
         return _answer(CauseClass.UNKNOWN, Message("nothing shows which rank the others wait for"), (), ())
     return _of_all(ranks, reports)
@@ -359,7 +354,8 @@ def _of_late(
                 else Message("{ranks}: stacks: waits for the others or its GPU {share:.0%} of the time, the others "
                              "{waits:.0%}"))  # fmt: skip
         witnesses.append(witness(WitnessKind.STACKS, text, lambda pace: pace.stacked))
-    if not witnesses:
+    guessed = not witnesses
+    if guessed:
         text = Message("{ranks}: computes or waits for a GPU {share:.0%} of the time, the others {waits:.0%}")
         witnesses.append(witness(WitnessKind.SAMPLES, text, lambda pace: pace.runs))
     found = next((found for found in _explained(first, others, reports) if found is not None), None)
@@ -370,8 +366,7 @@ def _of_late(
         )
     answer = _answer(found.cause, found.why, _laggards(last, found), [*witnesses, *found.witnesses], *against)
     # That a rank does something else does not show that the others wait for it.
-    guessed = not (by_samples or by_launches or by_stacks) and answer.confidence is not None
-    return replace(answer, confidence=Confidence.LIKELY) if guessed else answer
+    return replace(answer, confidence=answer.confidence and Confidence.LIKELY) if guessed else answer
 
 
 def _known(share: float | None) -> float:
@@ -914,7 +909,7 @@ def _behind(reports: Reports) -> tuple[dict[int, float], tuple[str, int, float] 
     """`RankPace.behind` by the `id` of the rank's report, and host, pid and share of the process without a report that
     was behind most often, if it was often. Nothing if a process that was behind may be one of several."""
     every = [report.watched for report in reports.values() if report.watched is not None]
-    looks, counts = sum(watched.looks for watched in every), Counter[tuple[str, int]]()
+    looks, counts = sum(watched.launch_looks for watched in every), Counter[tuple[str, int]]()
     for watched in every:
         counts.update(watched.late)
     ranks = processes(reports)

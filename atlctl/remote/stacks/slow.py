@@ -32,7 +32,7 @@ _CHILDREN, _KINDS, _LINKS, _OTHERS = 16, 40, 256, 5
 #: file.
 _LINES = {
     "collects": re.compile(rb"\bgc\.collect\("),
-    "waits": re.compile(rb"""\.(item|cpu|tolist|numpy|nonzero|synchronize)\(|\.to\(\s*(device=)?["']cpu["']"""),
+    "syncs": re.compile(rb"""\.(item|cpu|tolist|numpy|nonzero|synchronize)\(|\.to\(\s*(device=)?["']cpu["']"""),
 }
 _LINE, _CODE = 2000, 1 << 20
 
@@ -148,16 +148,16 @@ def _gloo_threads(pid: int) -> list[int]:
 
 def _sample(pid: int, gloo: list[int]) -> Any:
     """The main thread, and whether it waits while a thread of gloo is in a collective: that waits with a time limit, or
-    runs. None if there is no such thread, or its call cannot be read."""
+    runs. None without such a thread, or if no call can be read."""
     main = _state(pid, pid)
     if main is None:
         return None
-    busy = None
+    waits, busy = main[2] == "futex", None
     for tid in gloo:
         call, timed, _ = syscall(pid, f"/proc/{pid}/task/{tid}")
         if call is not None:
-            busy = main[2] == "futex" and (call != "futex" or bool(timed))
-            if busy or main[2] != "futex":
+            busy = waits and (call != "futex" or bool(timed))
+            if busy or not waits:
                 break
     return (*main, busy)
 

@@ -493,7 +493,7 @@ def test_judge_reports_launches_that_contradict_the_stacks() -> None:
 
 def test_judge_takes_a_line_that_waits_for_a_gpu_as_such() -> None:
     item = "main (/job/train.py:19)"
-    waits = {"stacks": {item: 70, WORKS: 10}, "lines": {"waits": [["/job/train.py", 19]]}}
+    waits = {"stacks": {item: 70, WORKS: 10}, "lines": {"syncs": [["/job/train.py", 19]]}}
     found = nccl({2: {"stacks": {item: 5, WORKS: 75}}}, waits)
     assert told(found) == (CauseClass.CODE, Confidence.CERTAIN, ["worker-2"])
     assert found.ranks[0].frame == Frame("/job/data.py", 41, "tokenize")

@@ -99,9 +99,9 @@ def test_lines_are_those_that_collect_garbage_or_wait_for_a_gpu(tmp_path: Path) 
         [f"main ({code}:300)", 2], [f"main ({tmp_path}/fifo:1)", 2], [f"main ({tmp_path}/none:1)", 2],
         [f"main ({code}:5)", 2], [f"main ({code}:6)", 2],
     ]}  # fmt: skip
-    waits = [[str(code), 4], [str(code), 5]]
-    assert slow._lines(os.getpid(), stack) == {"collects": [[str(code), 3]], "waits": waits}
-    assert slow._lines(os.getpid(), None) == {"collects": [], "waits": []}
+    syncs = [[str(code), 4], [str(code), 5]]
+    assert slow._lines(os.getpid(), stack) == {"collects": [[str(code), 3]], "syncs": syncs}
+    assert slow._lines(os.getpid(), None) == {"collects": [], "syncs": []}
 
 
 SPY = """#!/bin/sh
