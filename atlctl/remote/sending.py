@@ -22,18 +22,14 @@ _SENT = getattr(sys.modules["__main__"], "texts", {})
 
 
 def source(name: str) -> str | None:
-    """The minified source of a module of `atlctl.remote`, with unchanged line numbers; empty for a package, None if
-    there is no such module."""
+    """The source of a module of `atlctl.remote`; empty for a package, None if there is no such module."""
     if _SENT:
         sent = _SENT.get(name)
         return sent if sent is None else str(sent)
     if not (name + ".").startswith(_PACKAGE + "."):
         return None
     path = os.path.join(os.path.dirname(__file__), *name.split(".")[2:])
-    if os.path.isdir(path):
-        return ""
-    text = _read(path + ".py")
-    return None if text is None else small_python(text, whole=True)
+    return "" if os.path.isdir(path) else _read(path + ".py")
 
 
 def _read(path: str) -> str | None:
@@ -69,52 +65,18 @@ def packed(texts: dict[str, str]) -> bytes:
 
 
 def inline(texts: dict[str, str]) -> str:
-    """Modules as a short base64 argument."""
-    texts = {name: small_python(text) for name, text in texts.items()}
-    return base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode("ascii")
+    """Modules as a base64 argument."""
+    return base64.b64encode(packed(texts)).decode("ascii")
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033 - `cache` is younger than Python 3.8
 def boot() -> str:
-    """The minified source of `boot.py`."""
+    """The source of `boot.py` without its docstring."""
     if _SENT:
         with open("/proc/self/cmdline", encoding="utf-8") as file:
             words = file.read().split("\0")
         return words[words.index("-c") + 1]
-    return small_python(_read(os.path.join(os.path.dirname(__file__), "boot.py")) or "")
-
-
-def small_python(text: str, whole: bool = False) -> str:
-    """Python source without docstrings and comments. `whole`: keep line numbers, for tracebacks; else also drop empty
-    lines and indent by one space."""
-    import ast
-
-    lines = text.splitlines()
-    kept: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and _is_string(body[0]):
-            first, last = body[0].lineno, body[0].end_lineno or 0
-            lines[first - 1 : last] = ["" if len(body) > 1 else _blanks(lines[first - 1]) + "0"] + [""] * (last - first)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            kept.update(range(node.lineno, node.end_lineno or 0))
-    small = [
-        line if at in kept else "" if line.lstrip().startswith("#") else re.sub(r"  # noqa[^\"']*$", "", line)
-        for at, line in enumerate(lines)
-    ]
-    if whole:
-        return "\n".join(small)
-    return "\n".join(re.sub(r"^ +", lambda blanks: " " * (len(blanks[0]) // 4), line) for line in small if line)
-
-
-def _is_string(node: object) -> bool:
-    import ast
-
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _blanks(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]
+    return (_read(os.path.join(os.path.dirname(__file__), "boot.py")) or "").split('"""')[2]
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033

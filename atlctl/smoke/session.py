@@ -51,7 +51,7 @@ _SILENT = (
     Message("a shell answers there, and no Python that it starts does"),
 )
 
-_AGENT = "atlctl.remote.smoke"
+_AGENT, _SEEK = "atlctl.remote.smoke", "atlctl.remote.smoke.seek"
 
 _log = logging.getLogger(__name__)
 
@@ -128,16 +128,21 @@ class _Peer:
 
 @cache
 def program() -> bytes:
-    """The data sent to an agent's standard input before the first command: all modules, compressed."""
+    """All modules of an agent, for its standard input, before the first command."""
     folder = Path(sending.__file__).parent / "smoke"
     return sending.packed(sending.needed(*(f"{_AGENT}.{file.stem}" for file in sorted(folder.glob("*.py")))))
+
+
+@cache
+def _search() -> bytes:
+    """The program that looks for a Python with torch, for an agent's standard input, before `program`."""
+    return sending.packed(sending.needed(_SEEK))
 
 
 def request_for(torch: bool, patience: float) -> ExecRequest:
     """The command that starts an agent; with `torch`, a Python that has torch is preferred. `patience`: the factor for
     the time limit of that search."""
-    seek = f"{_AGENT}.seek"
-    first = (seek, sending.inline(sending.needed(seek))) if torch else ()
+    first = (_SEEK, str(len(_search()))) if torch else ()
     last = f"{patience:g}", "torch" if torch else "any"
     words = (sending.boot(), *first, f"{_AGENT}.main", str(len(program())), "--", *last)
     return ExecRequest(Argv(sending.command("atlctl-smoke", "-u", words, sending.shell("alive"))), stdin=True)
@@ -157,6 +162,7 @@ class Session:
         self._executor = executor
         self._patience = patience
         self._config = config
+        self._searches = bool(config.get("torch") or config.get("finds_torch"))
         self._peers = {worker.name: _Peer(worker) for worker in workers}
         self._calls: dict[int, _Call] = {}
         self._number = 0
@@ -168,7 +174,7 @@ class Session:
         workers = [peer.worker for peer in self._peers.values()]
         make_room(len(workers), PARALLEL, None)
         starting = ExecutorAround(self._executor, self._agent)
-        request = request_for(bool(self._config.get("torch") or self._config.get("finds_torch")), self._patience)
+        request = request_for(self._searches, self._patience)
         limits = engine.Limits(PARALLEL, None, None, None, grace=_GRACE)
         self._running = asyncio.create_task(engine.run(starting, workers, request, limits, self))
         return self
@@ -335,7 +341,8 @@ class Session:
         self._joined.set()
         if peer.execution is not None:
             config = {**self._config, "index": worker.index, "worker": worker.name}
-            peer.execution.post(program() + json.dumps(config).encode() + b"\n")
+            search = _search() if self._searches else b""
+            peer.execution.post(search + program() + json.dumps(config).encode() + b"\n")
 
     async def output(self, worker: Worker, stream: Stream, data: bytes) -> None:
         peer = self._peers[worker.name]

@@ -114,7 +114,6 @@ class _Demo:
             "ATLCTL_RUN_DIR": f"{folder}/runs",
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
             "OMP_NUM_THREADS": "1",
-            **_caches(folder),
         }
         shown = f"{shlex.join(start)} --detach -- atlctl {shlex.join(wrapper)} -- python {shlex.join(train)}"
         words = [*start, "--chdir", folder, *_settings(env), "--detach", "--"]
@@ -150,8 +149,8 @@ class _Demo:
     async def _act(self, fault: str) -> None:
         self._say(
             Message(
-                "A real job on this machine: {workers} workers x {processes} processes train a small DDP model "
-                "with torchrun (CPU, gloo).",
+                "A real job on this machine: {workers} workers x {processes} processes train a small data-parallel "
+                "model with torchrun (CPU, gloo).",
                 workers=WORKERS,
                 processes=PROCESSES,
             )
@@ -160,7 +159,6 @@ class _Demo:
             "PYTHON": sys.executable,
             "ATLCTL_DEMO_FAULT_FILE": fault,
             "ATLCTL_DEMO_FAULT_RANK": str(self._rank),
-            **_caches(os.path.dirname(fault)),
         }
         start = ["local", "run", "--name", self._name, "--workers", str(WORKERS)]
         shown = f"{shlex.join(start)} --detach -- bash launch.sh"
@@ -324,11 +322,6 @@ class _Demo:
 
 def _exited(words: Sequence[str], code: int | None) -> Message:
     return Message("'atlctl {command}' exited with {code}", command=words[0], code=code)
-
-
-def _caches(folder: str) -> dict[str, str]:
-    """PyTorch makes this folder when it is imported, else in the temporary folder for good."""
-    return {"TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "inductor")}
 
 
 def _settings(env: Mapping[str, str]) -> list[str]:

@@ -23,13 +23,8 @@ BASE = os.path.realpath(sys.executable)
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER)))
-def test_source_keeps_every_statement_in_its_line(path: Path) -> None:
-    text = path.read_text()
-    small = sending.small_python(text, whole=True)
-    ast.parse(small, feature_version=(3, 8))
-    assert [(type(n), n.lineno) for n in ast.walk(ast.parse(small)) if isinstance(n, ast.Call | ast.Name)] == [
-        (type(n), n.lineno) for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call | ast.Name)
-    ]
+def test_python_3_8_can_parse_each_program(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 def test_needed_is_what_a_program_imports() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from atlctl.backends.base import Event, ExecRequest, Exited, Output, Started, TerminalSize
 from atlctl.jobs.model import State, Worker
-from atlctl.smoke import session
 
 
 def worker(index: int, state: State = State.RUNNING) -> Worker:
@@ -17,14 +16,14 @@ def worker(index: int, state: State = State.RUNNING) -> Worker:
 
 
 class Stream:
-    """The streams of a made-up agent."""
+    """The streams of a made-up agent, which skips the bytes of the programs that are sent to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, skipped: int) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.ended = False
         self._held = b""
-        self._skip = len(session.program())
+        self._skip = skipped
 
     def put(self, data: bytes, stream: Any = "stdout") -> None:
         self.events.put_nowait(Output(stream, data))
@@ -61,7 +60,9 @@ class Scripted:
 
     def run(self, worker: Worker, request: ExecRequest) -> Scene:
         self.started.append(worker.name)
-        scene = Scene(self._scripts.get(worker.name, polite))
+        words = request.argv.words
+        skipped = sum(int(word) for word in words[: words.index("--")] if word.isdigit())
+        scene = Scene(self._scripts.get(worker.name, polite), skipped)
         self.streams.setdefault(worker.name, []).append(scene.stream)
         return scene
 
@@ -81,8 +82,8 @@ async def mute(stream: Stream) -> None:
 
 
 class Scene:
-    def __init__(self, script: Script | Event) -> None:
-        self.stream = Stream()
+    def __init__(self, script: Script | Event, skipped: int) -> None:
+        self.stream = Stream(skipped)
         self._script = script
 
     async def __aiter__(self) -> AsyncIterator[Event]:

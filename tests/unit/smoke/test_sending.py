@@ -46,7 +46,7 @@ def _new(node: ast.AST) -> bool:
 def test_the_words_are_few() -> None:
     words = session.request_for(True, 1).argv.words
     # More would not fit into a request URL for a pod.
-    assert sum(len(word.encode()) for word in words) < 6000
+    assert sum(len(word.encode()) for word in words) < 4500
 
 
 def hello(env: Mapping[str, str], torch: bool = False, patience: float = 1) -> tuple[dict[str, object], dict[str, str]]:
@@ -54,20 +54,11 @@ def hello(env: Mapping[str, str], torch: bool = False, patience: float = 1) -> t
 
     async def scenario() -> tuple[dict[str, object], dict[str, str]]:
         hosts = PlainHosts(env=lambda _: env)
-        async with Session(hosts, workers(1), {"seconds": 20, "torch": False}) as asked:
-            asked._config = {"seconds": 20, "torch": False}
+        config = {"seconds": 20, "torch": False, "finds_torch": torch}
+        async with Session(hosts, workers(1), config, patience) as asked:
             missing = await asked.roll_call(15)
             return asked.hello("worker-0"), missing
 
-    if torch:
-        boot = session.request_for
-
-        def wanting(_: bool, __: float) -> object:
-            return boot(True, patience)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session, "request_for", wanting)
-            return asyncio.run(scenario())
     return asyncio.run(scenario())
 
 
