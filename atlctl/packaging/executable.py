@@ -150,6 +150,6 @@ def _entry(path: Path, name: Path) -> bytes:
 
 
 def _block(data: bytes) -> bytes:
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
+    packer = zlib.compressobj(8, zlib.DEFLATED, -15, 9)  # 9 takes 1.8 times as long for 0.1 %
     packed = packer.compress(data) + packer.flush()
     return struct.pack("<III", len(packed), len(data), zlib.adler32(data)) + packed

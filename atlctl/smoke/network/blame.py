@@ -157,6 +157,18 @@ def _next(names: Sequence[str], told: PairBlame, left: Collection[Pair], certain
         open_ = [pair for pair in own if pair not in sure and pair not in todo]
         todo |= dict.fromkeys(open_[: max(0, missing)])
     todo |= dict.fromkeys(pair for pair in told.links if pair not in sure)
-    todo |= dict.fromkeys([pair for pair in told.unclear if pair not in sure][: 2 * _SAMPLE])
+    todo |= dict.fromkeys(_spread([pair for pair in told.unclear if pair not in sure])[: 2 * _SAMPLE])
     # Directions alternate, so more of them can be measured at the same time.
     return [ways[pair][number % len(ways[pair])] for number, pair in enumerate(todo)]
+
+
+def _spread(pairs: Sequence[Pair]) -> list[Pair]:
+    """First those that have no end in common, which can be measured at the same time."""
+    apart, others, ends = list[Pair](), list[Pair](), set[str]()
+    for pair in pairs:
+        if ends.isdisjoint(pair):
+            apart.append(pair)
+            ends.update(pair)
+        else:
+            others.append(pair)
+    return apart + others

@@ -17,6 +17,7 @@ from typing import Any
 from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs.fields import number, text, whole
 from atlctl.jobs.model import Worker
+from atlctl.jobs.naming import fold_names
 from atlctl.smoke.context import OpenCheck, Run
 from atlctl.smoke.facts import first_worker
 from atlctl.smoke.findings import Culprit, Finding, Severity
@@ -517,7 +518,7 @@ def judge_calls(names: Sequence[str], calls: Mapping[Pair, Call]) -> list[Findin
             pair: calls[pair] for one, other in found.unclear for pair in ((one, other), (other, one)) if pair in calls
         }
         said = Message("{n} pairs among {workers} fail, too many to name the faulty part")
-        filled = said.filled(n=len(found.unclear), workers=", ".join(members))
+        filled = said.filled(n=len(found.unclear), workers=fold_names(members))
         findings.append(_finding(None, filled, both.values()))
     return findings
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from atlctl.i18n import Message, joined
+from atlctl.jobs.naming import fold_names
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Finding, Severity
 from atlctl.smoke.ranks.members import Member, leave_out, versions
@@ -162,7 +163,7 @@ def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Seque
         said = Message("{what}: {why}", what=errors[0][0], why=errors[0][1])
     if len(torch) > 1:
         told = joined(
-            Message("{version} on {workers}", version=version, workers=", ".join(names))
+            Message("{version} on {workers}", version=version, workers=fold_names(names))
             for version, names in sorted(torch.items())
         )
         text = Message("different versions of torch did not get along ({versions}): {why}", versions=told, why=said)
