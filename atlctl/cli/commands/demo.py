@@ -99,7 +99,6 @@ class _Demo:
 
     async def _mend(self, folder: str) -> None:
         """The second scene."""
-        self._name += "-run"
         self._say(
             Message(
                 "Second scene: the workers of another job are wrapped by 'atlctl run', as in a launch script. This "
@@ -108,7 +107,8 @@ class _Demo:
         )
         _write_with_bug(f"{folder}/train.py")
         start = ["local", "run", "--name", self._name, "--workers", str(WORKERS)]
-        wrapper = ["run", "--name", self._name, "--hold", _HOLD, "--items", "none"]
+        job = f"{self._name}-run"
+        wrapper = ["run", "--name", job, "--hold", _HOLD, "--items", "none"]
         train = ["train.py", "--steps", "20"]
         env = {
             "ATLCTL_RUN_DIR": f"{folder}/runs",
@@ -121,23 +121,23 @@ class _Demo:
         self._started, self._backend = True, "ssh"
         with say.doing(Message("waiting until the workers are kept"), limit=START_SECONDS):
             verdict = f"{glob.escape(folder)}/runs/*/*/*/verdict.json"
-            await self._until(lambda: self._all_kept(verdict), START_SECONDS, Message("the workers were not kept"))
+            await self._until(lambda: self._all_kept(verdict, job), START_SECONDS, Message("the workers were not kept"))
         self._say(Message("The training has failed on all ranks, and the workers are kept: Held, with the time left."))
-        await self._show("ps", self._name)
-        await self._show("errors", self._name)
+        await self._show("ps", job)
+        await self._show("errors", job)
         self._say(Message("Mend the script, and start it again on the same workers."))
         await self._run("sed", "-i", f"s/{_WRONG}/{_RIGHT}/", "train.py", folder=folder)
-        await self._show("rerun", self._name, "--yes")
+        await self._show("rerun", job, "--yes")
         self._backend = "local"
         with say.doing(Message("waiting until the training has succeeded"), limit=START_SECONDS):
             await self._until(self._succeeded, START_SECONDS, Message("the second attempt did not succeed"))
         await self._show("logs", self._name, "--tail", "1")
         self._say(Message("Both ranks have trained to the end; the workers are released."))
 
-    async def _all_kept(self, verdict: str) -> bool:
+    async def _all_kept(self, verdict: str, job: str) -> bool:
         if not glob.glob(verdict):  # else a command every other second would slow the start down
             return False
-        workers = (await self._quietly("ps", self._name))["data"]["workers"]
+        workers = (await self._quietly("ps", job))["data"]["workers"]
         return {worker["state"] for worker in workers} == {State.HELD}
 
     async def _succeeded(self) -> bool:
