@@ -30,11 +30,9 @@ CHECK = "facts"
 _TOLD = 6
 _ADVICE_MASTER = Message("look at the name there: getent hosts NAME, /etc/hosts, /etc/resolv.conf, the job's Service")
 _ADVICE_NAME = Message("set GLOO_SOCKET_IFNAME to the network's interface, or give the host's name its real address")
+SAME_IMAGE = Message("use the same image on all workers")
 _ADVICE = {
-    "torch": Message("use the same image on all workers"),
-    "CUDA": Message("use the same image on all workers"),
-    "NCCL": Message("use the same image on all workers"),
-    "Python": Message("use the same image on all workers"),
+    **dict.fromkeys(("torch", "CUDA", "NCCL", "Python"), SAME_IMAGE),
     "GPU driver": Message("bring the machine's driver to the version of the others"),
     "GPUs": Message("compare: atlctl exec --all nvidia-smi -L"),
     "NVLinks": Message("compare: atlctl exec --all nvidia-smi nvlink --status"),

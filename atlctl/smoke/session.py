@@ -23,7 +23,7 @@ from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
 from atlctl.fanout.sessions import ExecutorAround, FedExecution, last_words, unanswered
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.errors import AtlctlError, no_answer
 from atlctl.jobs.fields import message, parse_json, without_surrogates
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
@@ -50,6 +50,8 @@ _SILENT = (
     Message("its agent was started and says nothing"),
     Message("a shell answers there, and no Python that it starts does"),
 )
+
+ODD_ANSWER = Message("its answer is not understood")
 
 _AGENT, _SEEK = "atlctl.remote.smoke", "atlctl.remote.smoke.seek"
 
@@ -299,7 +301,7 @@ class Session:
         finally:
             del self._calls[number]
         waited = round(time.monotonic() - begun, 1)
-        late = Answer(None, Message("no answer within {seconds:g} s", seconds=waited), late=True)
+        late = Answer(None, no_answer(waited), late=True)
         return {name: call.answers.get(name, late) for name in commands}
 
     async def _await(self, call: _Call, begun: float, timeout: float, patience: float | None) -> None:
@@ -402,7 +404,7 @@ class Session:
             except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
                 # A malformed event fails this worker's command, not all streams.
                 _log.debug("%s: an event is not understood: %r", name, error)
-                self._answer(number, name, Answer(None, Message("its answer is not understood")))
+                self._answer(number, name, Answer(None, ODD_ANSWER))
                 return
         if not event.get("end"):
             return

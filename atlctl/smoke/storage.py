@@ -43,17 +43,19 @@ _LOW_SHARE, _LOW_BYTES, _FULL_BYTES = 0.02, 1 << 30, 1 << 20
 _LOW_INODES, _LOW_INODE_COUNT = 0.01, 10_000
 #: Errors that may be intended on a mount that the user did not name.
 _PERHAPS_MEANT = frozenset({"EROFS", "EACCES", "EPERM", "ENOTDIR"})
+_NOT_WRITTEN = Message("may not be written")
 _ERRORS = {
     "ENOENT": Message("is not there"),
     "ENOTDIR": Message("is not a folder"),
     "EROFS": Message("is read-only"),
     "ENOSPC": Message("is full"),
     "EDQUOT": Message("is full: the quota is used up"),
-    "EACCES": Message("may not be written"),
-    "EPERM": Message("may not be written"),
+    "EACCES": _NOT_WRITTEN,
+    "EPERM": _NOT_WRITTEN,
     "ESTALE": Message("is stale: the server knows it no more"),
     "ENOTCONN": Message("is not connected: the process that serves it is gone"),
 }
+_ON_ALL = Message("on all workers: {what}")
 _ADVICE = {
     "ENOENT": Message("mount it there, as on the others"),
     "EROFS": Message("look at how it is mounted there (mount, dmesg): an error may have made it read-only"),
@@ -417,7 +419,7 @@ def _failures(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
             if everybody > 1 and count[told.get("errno")] == everybody:
                 if code not in told_once:
                     told_once.add(code)
-                    text = Message("on all workers: {what}", what=text)
+                    text = _ON_ALL.filled(what=text)
                     yield _finding(None, place.path, severity, text, code, confirmed=True)
             else:
                 yield _finding(name, place.path, severity, text, code, confirmed=True)
@@ -534,8 +536,7 @@ def _space(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
             low[name] = Severity.WARN, text
     if low and len(low) == len(looks.written) > 1:
         severity, what = next(iter(low.values()))
-        text = Message("on all workers: {what}", what=what)
-        yield _finding(None, place.path, severity, text, "space", confirmed=True)
+        yield _finding(None, place.path, severity, _ON_ALL.filled(what=what), "space", confirmed=True)
     else:
         for name, (severity, what) in low.items():
             yield _finding(name, place.path, severity, what, "space", confirmed=True)

@@ -11,7 +11,7 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async, status_line
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.errors import NothingMatched, Unreachable, UsageError
+from atlctl.jobs.errors import NothingMatched, UsageError
 from atlctl.jobs.model import State
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def _errors(
 ) -> int:
     from atlctl.cli.evidence import gone, held, recorded
     from atlctl.cli.evidence.collect import collect
-    from atlctl.cli.evidence.findings import matcher, own_signatures, tell
+    from atlctl.cli.evidence.findings import matcher, no_log, own_signatures, tell
     from atlctl.cli.evidence.logpath import placed
     from atlctl.cli.evidence.looking import with_ranks
     from atlctl.cli.evidence.steps import still_data, still_of, still_text
@@ -126,7 +126,7 @@ async def _errors(
     found = placed(diagnose(collected.evidence, known), collected.stories)
     unread = len(collected.unread) == len(job.workers) and not any(item.log for item in collected.evidence.workers)
     if unread and found.verdict is Verdict.NONE:
-        raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
+        raise no_log(job)
     logs = [item.log for item in collected.evidence.workers if item.log is not None]
     over = bool(logs) and all(log.ended is not None for log in logs)
     if attempt is None and not over:

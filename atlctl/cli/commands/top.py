@@ -122,6 +122,8 @@ def _once(watch: Watch, output: str, sort: str) -> int:
 
 def _tell(views: Sequence[View]) -> None:
     """On stderr: workers without data and why, folded; workers without a GPU; lines that do not describe one."""
+    from atlctl.cli.top.view import ALSO_SAID
+
     said: list[tuple[str, tuple[bool, str]]] = []
     for view in views:
         name = view.worker.name
@@ -132,5 +134,5 @@ def _tell(views: Sequence[View]) -> None:
             said.append((name, (True, Message("there are GPU devices, but no nvidia-smi"))))
         elif view.bare:
             said.append((name, (False, view.bare)))
-        said += ((name, (True, Message("nvidia-smi also said: {line}", line=line))) for line in view.readout.odd)
+        said += ((name, (True, ALSO_SAID.filled(line=line))) for line in view.readout.odd)
     say.about(said)

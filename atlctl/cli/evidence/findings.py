@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from atlctl.cli import say
 from atlctl.cli.runtime import context, undisturbed
 from atlctl.i18n import COMMA, LIST, Message, joined, language, plural, translated
-from atlctl.jobs.errors import ExitCode
+from atlctl.jobs.errors import ExitCode, Unreachable
 from atlctl.jobs.naming import and_more, fold_names
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.result import Cause, Diagnosis, Proof
     from atlctl.diagnosis.signatures import Matcher, Signature
+    from atlctl.jobs.model import Job
     from atlctl.recording.read import Ends, Saved
 
 #: Kinds of failures that a stop of the job causes.
@@ -207,6 +208,10 @@ def _bytes_of(paths: Sequence[str]) -> int | None:
         return sum(os.stat(path).st_size for path in (*logs, *(path for path in paths if not os.path.isdir(path))))
     except OSError:
         return None
+
+
+def no_log(job: Job) -> Unreachable:
+    return Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
 
 
 def say_cut(workers: Iterable[str], *since: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl import __version__
 from atlctl.cli import say
-from atlctl.cli.evidence.findings import matcher, own_signatures, placed, read_counted
+from atlctl.cli.evidence.findings import matcher, no_log, own_signatures, placed, read_counted
 from atlctl.cli.report.page import Material, page, proofs_of, smoke_results, smoke_workers, words
 from atlctl.cli.smoke.telling import Words
 from atlctl.diagnosis.cause.decide import diagnose
@@ -27,7 +27,7 @@ from atlctl.diagnosis.telling.data import to_data
 from atlctl.diagnosis.telling.guide import Guide, Manner
 from atlctl.diagnosis.telling.people import tell_people
 from atlctl.i18n import Message, edited, language
-from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageError
+from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import lines_within
 from atlctl.recording import manifest
@@ -119,7 +119,7 @@ class Making:
             saved = await save(redacted, redacted.job, self.folder)
         self.missing += saved.missing
         if not saved.logs and not any(name == EVENTS for name, _ in self.folder.files()):
-            raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
+            raise no_log(job)
         facts = {item.worker: item.log for item in self._read().job.workers if item.log is not None}
         with say.doing(SAVING_ERROR_FILES):
             await fetch_error_files(source, job, facts, self._keep_error_file)

@@ -22,6 +22,7 @@ from atlctl.jobs.naming import fold_numbers
 from atlctl.remote.gpus import Gpu, Readout, slowed
 from atlctl.render.table import human_age
 
+ALSO_SAID = Message("nvidia-smi also said: {line}")
 #: Looks at a GPU whose median counts.
 _LOOKS = 3
 #: In a trend: not reported.
@@ -259,7 +260,7 @@ class View:
                         age=age,
                     )
                 )
-            found += [Message("nvidia-smi also said: {line}", line=line) for line in self.readout.odd[:1]]
+            found += [ALSO_SAID.filled(line=line) for line in self.readout.odd[:1]]
         return found
 
     @property

@@ -22,17 +22,18 @@ from atlctl.smoke.context import OpenCheck, Run
 from atlctl.smoke.facts import first_worker
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.network.blame import Pair, blame
-from atlctl.smoke.session import Answer, Fields, words_of
+from atlctl.smoke.session import ODD_ANSWER, Answer, Fields, words_of
 
 CHECK = "mesh"
 TOO_FEW = Message("fewer than two workers can be called")
 #: Weight of a failed call when the culprit is searched: if a call fails completely, it hides all milder faults.
 _BADNESS, _NO_TALK = {"dropped": 1, "large": 2, "data": 3}, 4
+_SILENT = Message("connected, and then no answer")
 _WORDS = {
     "connect": Message("no connection"),
     "refused": Message("connections are refused"),
-    "hello": Message("connected, and then no answer"),
-    "small": Message("connected, and then no answer"),
+    "hello": _SILENT,
+    "small": _SILENT,
     "stranger": Message("another worker answers at its address"),
     "data": Message("bytes arrive altered"),
     "dropped": Message("new connections are dropped, and not all of them"),
@@ -144,7 +145,7 @@ class _Mesh:
         return found
 
     def _mute(self, name: str, answer: Answer) -> None:
-        why = answer.problem or Message("its answer is not understood")
+        why = answer.problem or ODD_ANSWER
         text = Message("its agent gave no usable answer: {why}", why=why)
         self._run.find(Finding(CHECK, Severity.FAIL, Culprit("worker", name), text, True, _MUTE))
 

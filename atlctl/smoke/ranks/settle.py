@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from atlctl.i18n import Message, joined
 from atlctl.jobs.naming import fold_names
 from atlctl.smoke.context import Run
+from atlctl.smoke.facts import SAME_IMAGE
 from atlctl.smoke.findings import Finding, Severity
 from atlctl.smoke.ranks.members import Member, leave_out, versions
 from atlctl.smoke.ranks.stages import Stage, StageOutcome, Track
@@ -167,7 +168,7 @@ def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Seque
             for version, names in sorted(torch.items())
         )
         text = Message("different versions of torch did not get along ({versions}): {why}", versions=told, why=said)
-        return Finding(check, Severity.INCOMPLETE, None, text, advice=Message("use the same image on all workers"))
+        return Finding(check, Severity.INCOMPLETE, None, text, advice=SAME_IMAGE)
     advice = Message("see the results of mesh and facts for the network between them")
     return Finding(check, Severity.FAIL, None, said, False, advice)
 
