@@ -22,7 +22,7 @@ _SENT = getattr(sys.modules["__main__"], "texts", {})
 
 
 def source(name: str) -> str | None:
-    """The source of a module of `atlctl.remote`; empty for a package, None if there is no such module."""
+    """The source of a module of `atlctl.remote`; empty for a package, None if it is unknown."""
     if _SENT:
         sent = _SENT.get(name)
         return sent if sent is None else str(sent)

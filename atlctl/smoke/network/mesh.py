@@ -28,12 +28,12 @@ CHECK = "mesh"
 TOO_FEW = Message("fewer than two workers can be called")
 #: Weight of a failed call when the culprit is searched: if a call fails completely, it hides all milder faults.
 _BADNESS, _NO_TALK = {"dropped": 1, "large": 2, "data": 3}, 4
-_SILENT = Message("connected, and then no answer")
+_NO_REPLY = Message("connected, and then no answer")
 _WORDS = {
     "connect": Message("no connection"),
     "refused": Message("connections are refused"),
-    "hello": _SILENT,
-    "small": _SILENT,
+    "hello": _NO_REPLY,
+    "small": _NO_REPLY,
     "stranger": Message("another worker answers at its address"),
     "data": Message("bytes arrive altered"),
     "dropped": Message("new connections are dropped, and not all of them"),

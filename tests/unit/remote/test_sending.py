@@ -22,11 +22,6 @@ TERSE = "SC2086,SC2006,SC1007,SC2015,SC2034,SC2125,SC2162,SC2166"
 BASE = os.path.realpath(sys.executable)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER)))
-def test_python_3_8_can_parse_each_program(path: Path) -> None:
-    ast.parse(path.read_text(), feature_version=(3, 8))
-
-
 def test_needed_is_what_a_program_imports() -> None:
     assert {name.rpartition(".")[2] for name in sending.needed("atlctl.remote.stacks.main")} == {
         "atlctl", "remote", "stacks", "main", "dumping", "proc", "cgroups", "ranks", "ras", "sentences", "trust",
