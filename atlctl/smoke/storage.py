@@ -20,7 +20,7 @@ from atlctl.smoke.context import Run
 from atlctl.smoke.facts import gather
 from atlctl.smoke.facts import size as words
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.session import Answer, words_of
+from atlctl.smoke.session import ODD_ANSWER, Answer, words_of
 
 CHECK = "storage"
 #: Maximum bytes that each worker writes to each mount; all workers together use at most a tenth of the free space.
@@ -31,7 +31,6 @@ _PATIENCE, _LAST_PATIENCE = 5.0, 1.0
 _AGAIN = 0.7
 #: Maximum number of other workers' files that each worker looks for.
 _MOST_FILES = 64
-_MALFORMED = Message("its answer was not understood")
 #: Maximum number of mounts tested that the user did not name.
 MOST_FOUND = 8
 #: Slow: above the median by this factor and by this many seconds; third: the factor when measured again, alone.
@@ -163,7 +162,7 @@ class _Test:
             for number, told in told_of.items():
                 self.looks[number].written[name] = told
             if not told_of:
-                why = answer.problem or _MALFORMED
+                why = answer.problem or ODD_ANSWER
                 self.silent[name] = Message("it did not report its mounts: {why}", why=why)
 
     async def look(self, names: Sequence[str] | None = None, only: Sequence[int] | None = None) -> None:
@@ -285,7 +284,7 @@ def _mounts(answer: Answer, known: Mapping[int, Looks]) -> dict[int, dict[str, A
     for number, mount in (told if isinstance(told, dict) else {}).items():
         if isinstance(mount, dict) and str(number).isdigit() and int(number) in known:
             good = isinstance(mount.get("size"), int) or "write_s" not in mount
-            found[int(number)] = _plain(mount) if good else {"failed": _MALFORMED}
+            found[int(number)] = _plain(mount) if good else {"failed": ODD_ANSWER}
     return found
 
 
