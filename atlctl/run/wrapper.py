@@ -639,7 +639,8 @@ class Wrapper(Commanding):
 
     def _held_note(self) -> dict[str, Any] | None:
         if self._held is None:
-            return None if self._attempt.ended is None else {"waiting": True}
+            waits = self._attempt.ended is not None and (self._settings.hold or self._debugging)
+            return {"waiting": True} if waits else None
         left = self._held - time.monotonic()
         return {"debugging": self._debugging, "left": None if self._debugging else max(0.0, left)}
 

@@ -129,6 +129,7 @@ def test_without_a_hold_each_wrapper_exits_as_its_command(job: Wrapped) -> None:
     job.start("--settle", "0", "--", "sh", "-c", "exit $((RANK * 3))")
     assert job.codes() == [0, 3, 6]
     assert any("explicit_exit" in job.said(index) for index in (0, 1))
+    assert not any("Held" in job.said(index) for index in range(3))
 
 
 def test_stop_ends_commands_and_wrappers(job: Wrapped) -> None:
