@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.fields import entries, number, whole
+from atlctl.jobs.fields import entries, items, mapping, number, whole
 from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.remote.gpus import slowed
 from atlctl.smoke.context import Run
@@ -143,7 +143,7 @@ async def gather(run: Run) -> None:
 async def gather_again(run: Run, names: Sequence[str]) -> None:
     """Get the facts of `names` again; keeps the old ones of workers without an answer."""
     living = [name for name in names if name in run.session.living()]
-    told = await _facts(run, living, processes=not run.options.net_only)
+    told = await _facts(run, living, processes=not run.options.net_only, longer=True)
     for name, facts in told.items():
         if "problem" not in facts:
             run.facts[name] = {**run.facts[name], **facts, "clock": run.facts[name].get("clock", facts.get("clock"))}
@@ -194,10 +194,10 @@ async def gather_gpus_again(run: Run, names: Sequence[str], seconds: float) -> N
         run.facts[name] = {**run.facts.get(name, {}), **_told_gpus(answer)}
 
 
-async def _facts(run: Run, living: list[str], *, processes: bool) -> dict[str, dict[str, Any]]:
+async def _facts(run: Run, living: list[str], *, processes: bool, longer: bool = False) -> dict[str, dict[str, Any]]:
     bounds: Bounds = {}
     hosts = hosts_to_resolve({name: run.session.hello(name).get("host") for name in run.session.living()})
-    shared = {"cmd": "facts", "processes": processes, "pace": run.session.pace}
+    shared = {"cmd": "facts", "processes": processes, "pace": run.session.pace, "longer": longer}
     asks = {name: {**shared, "hosts": hosts.get(name, [])} for name in living}
     answers = await run.session.ask(asks, _SECONDS, _clock(bounds))
     facts: dict[str, dict[str, Any]] = {}
@@ -250,15 +250,13 @@ def _told_gpus(answer: Answer) -> dict[str, Any]:
     `throttled`: reasons for slowed clocks.
     """
     fields = answer.fields or {"problem": answer.problem, "late": answer.late}
-    listed = fields.get("gpus")
     gpus = [
         {"name": None, **gpu, "throttled": list(slowed(whole(gpu.get("clock_reasons"))))}
-        for gpu in (listed if isinstance(listed, list) else [])
-        if isinstance(gpu, dict) and isinstance(gpu.get("index"), int)
+        for gpu in entries(fields.get("gpus"))
+        if isinstance(gpu.get("index"), int)
     ]
-    devices = fields.get("devices")
-    if not gpus and fields.get("hung") and isinstance(devices, int):
-        gpus = [{"index": number, "name": None} for number in range(min(devices, 1024))]
+    if not gpus and fields.get("hung"):
+        gpus = [{"index": number, "name": None} for number in range(min(whole(fields.get("devices")) or 0, 1024))]
     smi = {key: value for key, value in fields.items() if key not in ("ev", "re", "end", "t", "gpus")}
     return {"gpus": gpus, "smi": smi}
 
@@ -331,13 +329,11 @@ def labels(facts: Facts) -> dict[str, str]:
         found[name] = ", ".join([*(word for word in told if word), f"{_word(port.get('gids'))} GIDs"])
     if facts.get("rdma_problem"):
         found["RDMA"] = Message("unknown: {why}", why=_word(facts["rdma_problem"]))
-    settings = facts.get("settings")
-    for name, value in (settings if isinstance(settings, dict) else {}).items():
-        if name.startswith(_TALK) and name not in _OWN:
-            found[Message("setting {name}", name=name)] = value
+    for key, value in mapping(facts.get("settings")).items():
+        if key.startswith(_TALK) and key not in _OWN:
+            found[Message("setting {name}", name=key)] = value
     for gpu in entries(facts.get("gpus")):
-        links = gpu.get("links")
-        if isinstance(links, dict):
+        if links := mapping(gpu.get("links")):
             ends = Message("{up} up, {down} down", up=_word(links.get("up")), down=_word(links.get("down")))
             found[Message("NVLinks of GPU {number}", number=_word(gpu.get("index")))] = ends
         found |= _card(gpu)
@@ -367,8 +363,8 @@ def _card(gpu: Mapping[str, Any]) -> dict[str, Any]:
 
 def _master(facts: Facts) -> dict[str, Any]:
     """The name at which workers meet, and its addresses on a worker that is not the master itself."""
-    master, place = facts.get("master"), facts.get("place")
-    if not isinstance(master, dict) or not isinstance(place, dict) or _word(master.get("name")) == "localhost":
+    master = mapping(facts.get("master"))
+    if not master or _word(master.get("name")) == "localhost":
         return {}
     found: dict[str, Any] = {"MASTER_ADDR": master.get("name")}
     if _rank(facts) != "0":
@@ -377,13 +373,12 @@ def _master(facts: Facts) -> dict[str, Any]:
 
 
 def _rank(facts: Facts) -> Any:
-    place = facts.get("place")
-    return next((place[name] for name in _RANK if name in place), "") if isinstance(place, dict) else ""
+    place = mapping(facts.get("place"))
+    return next((place[name] for name in _RANK if name in place), "")
 
 
 def _addresses(told: Any) -> list[str]:
-    addresses = told.get("addresses") if isinstance(told, dict) else None
-    return [text for one in addresses if (text := _word(one))] if isinstance(addresses, list) else []
+    return [text for one in items(mapping(told).get("addresses")) if (text := _word(one))]
 
 
 def first_worker(facts: Mapping[str, Facts]) -> str | None:
@@ -409,20 +404,27 @@ def faulty(facts: Mapping[str, Facts]) -> dict[str, dict[str, str]]:
         text = Message("{label}: {value} ({worker} has {own})", label=label, value=value, worker=owner, own=has)
         found.setdefault(asker, {})[label] = text
     first = first_worker(facts)
-    master = facts[first].get("master") if first is not None else None
-    if first is not None and isinstance(master, dict) and master.get("holder"):
+    master = mapping(facts[first].get("master")) if first is not None else {}
+    if first is not None and master.get("holder"):
         label, holder = Message("port of MASTER_ADDR"), words_of(master["holder"])
         text = Message("port {port} of MASTER_ADDR is in use: {holder}", port=_word(master.get("port")), holder=holder)
         found.setdefault(first, {})[label] = text
-    cpus = {name: fact["cpus"] for name, fact in facts.items() if isinstance(fact.get("cpus"), dict)}
-    shares = {name: share for name, told in cpus.items() if (share := number(told.get("stolen"), least=0)) is not None}
-    usual = statistics.median_low(shares.values()) if shares else 0.0
-    for name, share in shares.items():
-        if share - usual >= _STOLEN:
-            label = Message("CPU time that the hypervisor takes")
-            text = _DIFFERS.filled(label=label, value=f"{share:.0%}", most=f"{usual:.0%}")
-            found.setdefault(name, {})[label] = text
+    for name, share, usual in _stolen(facts):
+        label = Message("CPU time that the hypervisor takes")
+        found.setdefault(name, {})[label] = _DIFFERS.filled(label=label, value=f"{share:.0%}", most=f"{usual:.0%}")
     return found
+
+
+def _stolen(facts: Mapping[str, Facts]) -> Iterator[tuple[str, float, float]]:
+    """Workers on machines whose hypervisor takes more CPU time than that of most: its share, and that of most. Workers
+    of one machine see one counter at different moments; the least of their shares counts."""
+    places = {name: _word(fact.get("boot")) or name for name, fact in facts.items()}
+    shares: dict[str, float] = {}
+    for name, at in places.items():
+        if (share := number(mapping(facts[name].get("cpus")).get("stolen"), least=0)) is not None:
+            shares[at] = min(share, shares.get(at, share))
+    usual = statistics.median_low(shares.values()) if shares else 0.0
+    yield from ((name, shares[at], usual) for name, at in places.items() if shares.get(at, 0.0) - usual >= _STOLEN)
 
 
 def _misled(facts: Mapping[str, Facts]) -> Iterator[tuple[Message, str, str, str]]:
@@ -437,7 +439,7 @@ def _misled(facts: Mapping[str, Facts]) -> Iterator[tuple[Message, str, str, str
     every = set[str]().union(*own.values())
     first, told = first_worker(facts), dict[tuple[Message, str], dict[str, list[str]]]()
     for asker, fact in facts.items():
-        name = _word(fact["master"].get("name")) if isinstance(fact.get("master"), dict) else ""
+        name = _word(mapping(fact.get("master")).get("name"))
         named = [(Message("address of {host}", host=_word(one.get("name"))), one) for one in entries(fact.get("hosts"))]
         lookups = [(label, owners.get(_word(one.get("name"))), one) for label, one in named if one.get("name") != name]
         if name and name != "localhost" and not _is_loopback(name):
@@ -517,11 +519,7 @@ def astray(bounds: Mapping[str, tuple[float, float]]) -> dict[str, float]:
 
 
 def _sizes(rooms: Mapping[str, Any]) -> Vote:
-    sizes = {
-        name: room["size"]
-        for name, room in rooms.items()
-        if isinstance(room, dict) and isinstance(room.get("size"), int) and room["size"] > 0
-    }
+    sizes = {name: count for name, room in rooms.items() if (count := whole(mapping(room).get("size")) or 0) > 0}
     if len(sizes) < 2:
         return Vote(None)
     # Use a real value: the mean of the middle two may not be near any of them.
@@ -540,17 +538,16 @@ def size(count: float) -> str:
 
 def _gpu_kinds(facts: Facts) -> str | None:
     """The number of GPUs of each type; None if unknown."""
-    smi = facts.get("smi")
-    if not isinstance(smi, dict) or smi.get("hung") or smi.get("late"):
+    smi = mapping(facts.get("smi"))
+    if not smi or smi.get("hung") or smi.get("late"):
         return None
     names = Counter(_word(gpu.get("name") or Message("of unknown kind")) for gpu in entries(facts.get("gpus")))
     return joined([joined([f"{count} x", name], " ") for name, count in sorted(names.items())], " + ") or NONE
 
 
 def _topology(facts: Facts) -> str | None:
-    smi = facts.get("smi")
-    pairs = smi.get("topology") if isinstance(smi, dict) else None
-    return ", ".join(f"{kind} x {count}" for kind, count in sorted(pairs.items())) if isinstance(pairs, dict) else None
+    pairs = mapping(mapping(facts.get("smi")).get("topology"))
+    return ", ".join(f"{kind} x {count}" for kind, count in sorted(pairs.items())) or None
 
 
 def _limit(value: Any, shown: Callable[[int], str]) -> str | None:
@@ -561,8 +558,8 @@ def _limit(value: Any, shown: Callable[[int], str]) -> str | None:
 
 def _usable(facts: Facts) -> Any:
     """The number of CPUs that a worker may use: its limit, else the CPUs that it may run on."""
-    cpus = facts.get("cpus")
-    return cpus.get("quota") or cpus.get("allowed") if isinstance(cpus, dict) else None
+    cpus = mapping(facts.get("cpus"))
+    return cpus.get("quota") or cpus.get("allowed")
 
 
 def _figure(value: Any) -> str | None:
@@ -609,8 +606,7 @@ def loopback_names(facts: Mapping[str, Facts]) -> list[Finding]:
         return []
     findings = []
     for name in bad:
-        settings = facts[name].get("settings")
-        if isinstance(settings, dict) and settings.get("GLOO_SOCKET_IFNAME"):
+        if mapping(facts[name].get("settings")).get("GLOO_SOCKET_IFNAME"):
             continue
         addresses = ", ".join(map(str, facts[name]["name"][:4]))
         text = Message(
@@ -641,12 +637,10 @@ def summary(facts: Facts) -> dict[str, Any]:
     told = labels(facts)
     keys = {"torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "driver": "GPU driver", "gpus": "GPUs"}
     found: dict[str, Any] = {key: told[label] for key, label in keys.items() if label in told}
-    memory, cpus = facts.get("memory"), facts.get("cpus")
-    if isinstance(memory, dict):
+    if memory := mapping(facts.get("memory")):
         found["memory_room"] = memory.get("room")
-    if isinstance(cpus, dict):
-        found["cpus"] = _usable(facts)
-        found["cpu_busy"] = cpus.get("busy")
+    if cpus := mapping(facts.get("cpus")):
+        found |= {"cpus": _usable(facts), "cpu_busy": cpus.get("busy")}
     return found
 
 

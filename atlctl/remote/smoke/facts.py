@@ -70,7 +70,7 @@ def facts(say: Say, request: dict[str, Any]) -> None:
     others = {host: _Later(partial(_addresses, host)) for host in request.get("hosts", ())}
     cards = _Later(partial(_cards, pace)) if proc.names(_INFINIBAND) else None
     ranks = _Later(partial(_ranks, pace)) if request.get("processes") else None
-    found = collect(pace=pace)
+    found = collect(pace=pace, longer=bool(request.get("longer")))
     master = next((host for _, host in masters(found["place"])), "")
     meeting = _Later(lambda: _addresses(master)) if master else None
     found["addresses"] = [address for _, address in proc.addresses()]
@@ -92,16 +92,20 @@ def facts(say: Say, request: dict[str, Any]) -> None:
     say(ev="facts", end=True, **found)
 
 
-def collect(root: str = "", environ: Mapping[str, str] | None = None, pace: float = 1.0) -> dict[str, Any]:
-    """All facts that are available without waiting. `root` is a prefix for /proc, /sys and /dev."""
+def collect(
+    root: str = "", environ: Mapping[str, str] | None = None, pace: float = 1.0, longer: bool = False
+) -> dict[str, Any]:
+    """All facts that are available without waiting; `longer`: with half a second for the shares of CPU time. `root` is
+    a prefix for /proc, /sys and /dev."""
     environ = _environment(root) if environ is None else environ
     table = proc.mounts(root)
-    busy = _busy(root)
+    busy = _busy(root, 0.5 if longer else 0.0)
     found: dict[str, Any] = {
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "kernel": proc.text(root + "/proc/sys/kernel/osrelease", 200) or platform.release(),
         "machine": platform.machine(),
+        "boot": proc.text(root + "/proc/sys/kernel/random/boot_id", 64),
         "cpus": cpus(root),
         "load": load(root),
         "memory": dict(cgroups.memory(root), total=_total(root)),
@@ -173,23 +177,25 @@ def interfaces(root: str = "") -> list[dict[str, Any]]:
     return found
 
 
-def _busy(root: str) -> Callable[[], dict[str, float | None]]:
-    """A function that returns the shares of the machine's CPU time between now and its call: `busy`, and `stolen` by
-    other guests of its hypervisor."""
+def _busy(root: str, least: float) -> Callable[[], dict[str, float | None]]:
+    """A function that returns the shares of the machine's CPU time between now and its call, which waits until `least`
+    seconds have passed: `busy`, and `stolen` by other guests of its hypervisor."""
 
     def look() -> tuple[int, int, int]:
         words = proc.text(root + "/proc/stat", 4096).splitlines()[:1]
         ticks = [int(word) for word in words[0].split()[1:9] if word.isdigit()] if words else []
         return (sum(ticks), sum(ticks[3:5]), sum(ticks[7:])) if len(ticks) > 4 else (0, 0, 0)
 
+    begun = time.monotonic()
     all_before, idle_before, stolen_before = look()
 
     def shares() -> dict[str, float | None]:
         # A tick is 10 ms: with fewer ticks than this, the share is too inexact.
-        end = time.monotonic() + 0.15
+        end = max(time.monotonic() + 0.15, begun + 2 * least)
         while True:
             all_now, idle_now, stolen_now = look()
-            if all_now - all_before >= 10 or time.monotonic() > end:
+            now = time.monotonic()
+            if (all_now - all_before >= 10 and now - begun >= least) or now > end:
                 break
             time.sleep(0.03)
         passed = all_now - all_before

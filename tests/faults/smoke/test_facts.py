@@ -188,8 +188,10 @@ def test_a_firewall_before_the_port_of_the_master(tmp_path: Path, rule: str, cul
 
 
 def test_cpu_time_that_a_hypervisor_takes(tmp_path: Path) -> None:
-    """The kernel's counters are those of a file that changes: no hypervisor is needed."""
-    stat, done = tmp_path / "stat", threading.Event()
+    """The kernel's counters are those of a file that changes: no hypervisor is needed. The worker has a boot of its
+    own, because workers of one machine are not compared."""
+    stat, boot, done = tmp_path / "stat", tmp_path / "boot_id", threading.Event()
+    boot.write_text("11111111-2222-4333-8444-555555555555\n")
     stat.write_text("cpu  1000 0 0 1000 0 0 0 0 0 0\n")
 
     def count() -> None:
@@ -203,7 +205,8 @@ def test_cpu_time_that_a_hypervisor_takes(tmp_path: Path) -> None:
     counter = threading.Thread(target=count)
     with Network(3) as network:
         before = files(tmp_path, 3, {})
-        before[1] = (*before[1], "unshare", "-m", "sh", "-c", f'mount --bind {stat} /proc/stat && exec "$@"', "sh")
+        mounts = f"mount --bind {stat} /proc/stat && mount --bind {boot} /proc/sys/kernel/random/boot_id"
+        before[1] = (*before[1], "unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh")
         counter.start()
         try:
             (finding,) = facts_of(network, before)

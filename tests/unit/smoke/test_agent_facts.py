@@ -163,6 +163,13 @@ def test_the_environment_keeps_secrets_out(tmp_path: Path) -> None:
     assert "secret" not in str(facts.collect(str(tmp_path), {"TORCH_SECRET_KEY": "secret"}))
 
 
+def test_a_longer_look_at_the_cpus_takes_half_a_second() -> None:
+    """From ten ticks alone, one is a tenth: a second look at a machine must say more."""
+    begun = time.monotonic()
+    assert facts.collect(longer=True)["cpus"]["stolen"] is not None
+    assert time.monotonic() - begun > 0.5
+
+
 def test_settings_of_nccl_for_the_machine_are_facts_and_variables_go_before_them(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/nccl.conf").write_text(

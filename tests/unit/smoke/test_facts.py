@@ -242,6 +242,19 @@ def test_nonsense_is_survived(hostile: dict[str, Any]) -> None:
     labels(hostile)
 
 
+def test_cpu_time_of_a_hypervisor_is_compared_between_machines() -> None:
+    def at(boot: str, stolen: float | None) -> dict[str, Any]:
+        return {"boot": boot, "cpus": {"stolen": stolen}}
+
+    alone = {"w0": at("a", 0.0), "w1": at("a", 0.4), "w2": at("a", 0.0), "w3": at("a", 0.5)}
+    assert faulty(alone) == {}
+    apart = {"w0": at("a", 0.0), "w1": at("a", 0.4), "w2": at("b", 0.3), "w3": at("b", 0.5), "w4": at("c", None)}
+    assert {name: list(found.values()) for name, found in faulty(apart).items()} == {
+        name: ["CPU time that the hypervisor takes: 30% (the others: 0%)"] for name in ("w2", "w3")
+    }
+    assert list(faulty({"w0": at("", 0.0), "w1": at("", 0.2), "w2": at("", 0.0)})) == ["w1"]
+
+
 def test_clocks_are_judged_within_what_the_way_tells() -> None:
     near = {f"w{n}": (-0.2, 0.3) for n in range(4)}
     assert astray(near) == {}
