@@ -9,7 +9,7 @@ from typing import Any
 
 from atlctl.diagnosis.signatures import signature_of_xid
 from atlctl.i18n import COMMA, Message, given, joined, plural
-from atlctl.jobs.fields import entries, number
+from atlctl.jobs.fields import entries, items, mapping, number
 from atlctl.jobs.naming import fold_names
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.facts import GPU_SECONDS, gather, gather_again, gather_gpus_again, size
@@ -105,9 +105,8 @@ def in_use(facts: Facts, chosen: Sequence[int] | None) -> Use:
     if facts.get("ranks_problem"):
         why = words_of(facts["ranks_problem"])
         reasons.append(Message("it is unknown whether ranks run there: {why}", why=why))
-    ranks = facts.get("ranks")
-    if isinstance(ranks, list) and ranks:
-        named = {"?" if rank.get("rank") is None else str(rank["rank"]) for rank in ranks if isinstance(rank, dict)}
+    if ranks := entries(facts.get("ranks")):
+        named = {"?" if rank.get("rank") is None else str(rank["rank"]) for rank in ranks}
         numbers = sorted(named, key=lambda n: (len(n), n))
         some = f"{', '.join(numbers[:8])}{', ...' if len(numbers) > 8 else ''}"
         reasons.append(Message("ranks run there ({numbers})", numbers=some))
@@ -133,9 +132,9 @@ def too_little(facts: Mapping[str, Facts], options: Options) -> dict[str, str]:
     """Workers with too little memory for test ranks, and the reason: an OOM kill could hit the training."""
     found: dict[str, str] = {}
     for name, fact in facts.items():
-        memory = fact.get("memory")
-        room = memory.get("room") if isinstance(memory, dict) else None
-        if not isinstance(room, int) or not isinstance(memory, dict):
+        memory = mapping(fact.get("memory"))
+        room = memory.get("room")
+        if not isinstance(room, int):
             continue
         chosen = (options.gpus or {}).get(name)
         ranks = max(1, len(_gpus(fact)) if chosen is None else len(chosen))
@@ -158,13 +157,11 @@ def trusted(facts: Mapping[str, Facts], stated: Mapping[str, int | None]) -> boo
 def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) -> list[Finding]:
     """Findings about a worker's GPUs. `stated`: the platform's GPU count, `sure` if it is trusted. `before`: the facts
     of the first look, empty in the first look; faults in both looks are confirmed."""
-    smi = facts.get("smi")
-    smi = smi if isinstance(smi, dict) else {}
-    gpus = _gpus(facts)
+    smi, gpus = mapping(facts.get("smi")), _gpus(facts)
     if smi.get("hung"):
         text = Message("nvidia-smi hangs: {why}", why=words_of(smi["hung"]))
         return [_worker(name, Severity.FAIL, text, bool(before.get("smi", {}).get("hung")), "hung")]
-    odd = [str(line) for line in smi["odd"]] if isinstance(smi.get("odd"), list) else []
+    odd = [str(line) for line in items(smi.get("odd"))]
     found = []
     sliced = any(str(gpu.get("mig", "")).lower() == "enabled" for gpu in gpus)
     answered = not (smi.get("late") or "problem" in facts)

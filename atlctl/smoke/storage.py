@@ -180,9 +180,9 @@ class _Test:
         by_index = {str(index): name for name, index in self._index.items()}
         for name, answer in (await self._ask(asks)).items():
             for number, told in _mounts(answer, self.looks).items():
-                looks, seen = self.looks[number], told.get("seen")
+                looks = self.looks[number]
                 looks.read[name] = told
-                if isinstance(seen, dict):
+                if seen := told.get("seen"):
                     before = looks.seen.get(name, {})
                     looks.seen[name] = {by_index[i]: str(how) for i, how in seen.items() if i in by_index}
                     # Changed contents at the first look count even if the second look is good.
@@ -279,10 +279,9 @@ class _Test:
 
 def _mounts(answer: Answer, known: Mapping[int, Looks]) -> dict[int, dict[str, Any]]:
     """The well-formed reports of one agent, by folder number."""
-    told = (answer.fields or {}).get("mounts")
     found = {}
-    for number, mount in (told if isinstance(told, dict) else {}).items():
-        if isinstance(mount, dict) and str(number).isdigit() and int(number) in known:
+    for number, told in fields.mapping((answer.fields or {}).get("mounts")).items():
+        if (mount := fields.mapping(told)) and number.isdigit() and int(number) in known:
             good = isinstance(mount.get("size"), int) or "write_s" not in mount
             found[int(number)] = _plain(mount) if good else {"failed": ODD_ANSWER}
     return found
@@ -561,11 +560,10 @@ def _together(looks: Looks, one: str, other: str) -> bool:
 
 def _table(facts: Told) -> dict[str, tuple[str, str]]:
     """A worker's network mounts: file system and source, by path."""
-    mounts = facts.get("mounts")
     return {
-        str(mount["path"]): (str(mount.get("fs")), str(mount.get("source")))
-        for mount in (mounts if isinstance(mounts, list) else [])
-        if isinstance(mount, dict) and str(mount.get("path", "")).startswith("/")
+        path: (str(mount.get("fs")), str(mount.get("source")))
+        for mount in fields.entries(facts.get("mounts"))
+        if (path := fields.text(mount.get("path"))).startswith("/")
     }
 
 

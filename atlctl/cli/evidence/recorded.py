@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from atlctl.cli import say
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed
-from atlctl.jobs.fields import parse_json
+from atlctl.jobs.fields import entries, items, mapping, parse_json
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import check_private, ensure_dir, read_bytes, state_dir, write_atomic
 
@@ -83,8 +83,7 @@ def newest(backend: str, namespace: str | None, name: str, besides: str = "") ->
 
 
 def _about(recording: Recording, key: str) -> Any:
-    job = recording.data.get("job")
-    return job.get(key) if isinstance(job, dict) else None
+    return mapping(recording.data.get("job")).get(key)
 
 
 def _notes() -> str:
@@ -111,8 +110,7 @@ def _noted() -> list[dict[str, Any]]:
         data = parse_json(read_bytes(_notes(), NOTES_LIMIT))
     except (FileNotFoundError, AtlctlError, ValueError, RecursionError):
         return []
-    entries = data if isinstance(data, list) else []
-    return [item for item in entries if isinstance(item, dict) and isinstance(item.get("folder"), str)]
+    return [item for item in entries(data) if isinstance(item.get("folder"), str)]
 
 
 def _elsewhere(backend: str, namespace: str | None) -> list[Recording]:
@@ -204,9 +202,8 @@ def ranks(job: Job) -> RankMap | None:
         worker = now.get(item["name"])
         if worker is None or (item.get("uid"), item.get("restarts") or 0) != (worker.uid, worker.restarts):
             continue
-        held = item.get("ranks")
-        for entry in held if isinstance(held, list) else ():
-            rank = entry.get("rank") if isinstance(entry, dict) else None
+        for held in items(item.get("ranks")):
+            rank = mapping(held).get("rank")
             if type(rank) is not int or rank < 0 or rank in found:
                 return None  # two workers with one rank are two trainings
             found[rank] = worker.name

@@ -236,8 +236,7 @@ def _folded(text: str, streams: Streams, indent: int) -> list[str]:
 
 def _network(report: Report, words: Words, streams: Streams) -> str:
     """The matrix of throughput, or of round trips if it was not measured."""
-    mesh = report.data.get("mesh")
-    if isinstance(mesh, dict) and mesh.get("loopback"):
+    if report.data.get("mesh", {}).get("loopback"):
         return ""  # within one machine there is no network
     title, unit = _THROUGHPUT, "MB/s"
     heat = _matrix(report, "throughput", "matrix_mb_per_s", (0.8, 0.6))
@@ -264,10 +263,8 @@ def _network(report: Report, words: Words, streams: Streams) -> str:
 
 
 def _matrix(report: Report, check: str, field: str, limits: tuple[float, float]) -> Heat | None:
-    told = report.data.get(check)
-    if not isinstance(told, dict) or not isinstance(told.get(field), list) or not told[field]:
-        return None
-    return Heat(told["workers"], told[field], check == "throughput", *limits)
+    told = report.data.get(check, {})
+    return Heat(told["workers"], told[field], check == "throughput", *limits) if told.get(field) else None
 
 
 # The document of `atlctl smoke -o json`.

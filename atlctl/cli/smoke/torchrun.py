@@ -13,6 +13,7 @@ from atlctl.backends.base import Executor
 from atlctl.cli import say
 from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode
+from atlctl.jobs.fields import mapping
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.render.sanitize import clean
@@ -49,10 +50,9 @@ def line(fact: Mapping[str, Any]) -> tuple[str, list[str]]:
     """The torchrun command for a worker with these facts, and remarks about it."""
     if "problem" in fact:
         return "", [words_of(fact["problem"])]
-    place = fact.get("place")
-    environ = {str(k): v for k, v in place.items() if isinstance(v, str)} if isinstance(place, dict) else {}
-    gpus, smi = fact.get("gpus"), fact.get("smi")
-    unsure = isinstance(smi, dict) and ("problem" in smi or bool(smi.get("hung")))
+    environ = {key: value for key, value in mapping(fact.get("place")).items() if isinstance(value, str)}
+    gpus, smi = fact.get("gpus"), mapping(fact.get("smi"))
+    unsure = "problem" in smi or bool(smi.get("hung"))
     return torchrun_line(environ, None if unsure or not isinstance(gpus, list) else len(gpus))
 
 

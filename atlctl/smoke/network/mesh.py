@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atlctl.i18n import COMMA, Message, joined
-from atlctl.jobs.fields import number, text, whole
+from atlctl.jobs.fields import items, mapping, number, text, whole
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import fold_names
 from atlctl.smoke.context import OpenCheck, Run
@@ -161,13 +161,13 @@ class _Mesh:
         """Try MASTER_PORT from all workers that have a connection to the worker of rank 0, unless it listens there."""
         facts, session = self._run.facts, self._session
         first = first_worker(facts) or ""
-        master = facts.get(first, {}).get("master")
-        if not isinstance(master, dict) or "holder" in master or not whole(master.get("port")):
+        master = mapping(facts.get(first, {}).get("master"))
+        if "holder" in master or not whole(master.get("port")):
             return
         asks: dict[str, dict[str, Any]] = {}
         for name, fact in facts.items():
-            listed = fact["master"].get("addresses") if isinstance(fact.get("master"), dict) else None
-            addresses = [one for one in listed if literal(one)][:TARGETS] if isinstance(listed, list) else []
+            listed = items(mapping(fact.get("master")).get("addresses"))
+            addresses = [one for one in listed if literal(one)][:TARGETS]
             if addresses and (name, first) in self._calls and not self._calls[name, first].kind:
                 asks[name] = {"cmd": "meet", "addresses": addresses, "port": master["port"]}
         tried, errors = list(asks), dict[str, str]()
@@ -178,8 +178,8 @@ class _Mesh:
             asks = {name: asks[name] for name in errors}
         said = Message("port {port} of MASTER_ADDR cannot be reached: {why}")
         # An address of no worker may be that of a Service, which refuses connections until a training listens.
-        known = facts[first].get("addresses")
-        sure = {n for n, ask in asks.items() if isinstance(known, list) and any(a in known for a in ask["addresses"])}
+        known = items(facts[first].get("addresses"))
+        sure = {name for name, ask in asks.items() if any(address in known for address in ask["addresses"])}
         for name, why in errors.items():
             culprit = Culprit("link", name, first) if len(errors) < len(tried) else Culprit("worker", first)
             severity = Severity.FAIL if name in sure else Severity.WARN
@@ -269,13 +269,11 @@ class _Mesh:
         limit = _AGAIN * _OPENED / at_once + 2.0
         answers = await self._session.ask({one: {**command, "peers": own} for one, own in peers.items()}, limit)
         for one, answer in answers.items():
-            told = (answer.fields or {}).get("peers")
-            counts = told if isinstance(told, dict) else {}
+            counts = mapping((answer.fields or {}).get("peers"))
             for index in peers[one]:
-                entry = counts.get(index)
-                if isinstance(entry, dict):
-                    again, failed = number(entry.get("again")), number(entry.get("failed"))
-                    self._dropped((one, self._names[int(index)]), again or 0, failed or 0)
+                entry = mapping(counts.get(index))
+                again, failed = number(entry.get("again")), number(entry.get("failed"))
+                self._dropped((one, self._names[int(index)]), again or 0, failed or 0)
 
     def _dropped(self, pair: Pair, again: float, failed: float) -> None:
         """Mark the call as `dropped` if enough connections failed, unless no connection was possible at all."""
@@ -381,14 +379,12 @@ def parse_endpoint(fields: Fields) -> Endpoint | None:
     for interface, address in entries:
         if _remote(address):
             interfaces[words_of(interface)] = (*interfaces.get(words_of(interface), ()), address)
-    routes = fields.get("routes")
-    known = routes if isinstance(routes, dict) else {}
     default = fields.get("default")
     return Endpoint(
         port,
         tuple(dict.fromkeys(addresses)),
         default if literal(default) else None,
-        {str(target): own for target, own in known.items() if literal(own)},
+        {target: own for target, own in mapping(fields.get("routes")).items() if literal(own)},
         machine,
         # A sandbox may give all its guests the same names; their addresses differ.
         f"{machine} {stack} {sorted(addresses)}",
@@ -485,13 +481,10 @@ class Call:
 
 def parse_calls(fields: Fields, caller: str, names: Mapping[int, str], asked: Iterable[int]) -> dict[Pair, Call] | None:
     """Parse the calls of one agent; None if the answer is malformed."""
-    told = fields.get("peers")
-    if not isinstance(told, dict):
-        return None
-    calls = {}
+    told, calls = mapping(fields.get("peers")), {}
     for index in asked:
-        entry = told.get(str(index))
-        if not isinstance(entry, dict) or not isinstance(entry.get("ok"), bool):
+        entry = mapping(told.get(str(index)))
+        if not isinstance(entry.get("ok"), bool):
             return None
         kind = "" if entry["ok"] else text(entry.get("kind"), 200)
         if not entry["ok"] and kind not in _WORDS:

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from atlctl.i18n import COMMA, Message, joined, plural
+from atlctl.jobs.fields import entries
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks.collectives import alone, unfinished, wrong_sums
@@ -167,8 +168,8 @@ def row_for(run: Run, settled: Settled) -> BusbwRow | None:
     names = {
         str(gpu.get("name") or "")
         for member in settled.members
-        for gpu in run.facts.get(member.worker, {}).get("gpus") or ()
-        if isinstance(gpu, dict) and gpu.get("index") == member.gpu
+        for gpu in entries(run.facts.get(member.worker, {}).get("gpus"))
+        if gpu.get("index") == member.gpu
     }
     each = Counter(member.worker for member in settled.members)
     if len(names) != 1 or len(set(each.values())) != 1:

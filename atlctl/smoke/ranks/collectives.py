@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from atlctl.i18n import COMMA, Message, joined, plural
-from atlctl.jobs.fields import number
+from atlctl.jobs.fields import items, mapping, number
 from atlctl.smoke.context import OpenCheck, Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks.members import Member, account, chosen, grouped
@@ -166,10 +166,9 @@ def wrong_in_collectives(results: Results) -> list[Wrong]:
     pairs: dict[tuple[int, int], list[str]] = defaultdict(list)
     for receiver, steps in results.items():
         for step, result in steps.items():
-            wrong = result.get("wrong")
-            for sender in wrong if isinstance(wrong, dict) else {}:
-                if sender.isdigit() and int(sender) in results:
-                    pairs[int(sender), receiver].append(step)
+            for key in mapping(result.get("wrong")):
+                if key.isdigit() and int(key) in results:
+                    pairs[int(key), receiver].append(step)
     found: list[Wrong] = []
     left = dict(pairs)
     while left:
@@ -236,18 +235,11 @@ def wrong_sums(some: int, every: int, steps: str) -> Message:
 def _first(said: Message, results: Results, sender: int, receiver: int) -> Message:
     """The message with the first wrong value added."""
     for result in results[receiver].values():
-        wrong = result.get("wrong")
-        what = wrong.get(str(sender)) if isinstance(wrong, dict) else None
-        if isinstance(what, list) and len(what) == 4:
-            count, at, got, want = what
-            return Message(
-                "{said} ({n} values, the first at {at}: {got} in place of {want})",
-                said=said,
-                n=count,
-                at=at,
-                got=got,
-                want=want,
-            )
+        what = items(mapping(result.get("wrong")).get(str(sender)))
+        if len(what) == 4:
+            n, at, got, want = what
+            text = Message("{said} ({n} values, the first at {at}: {got} in place of {want})")
+            return text.filled(said=said, n=n, at=at, got=got, want=want)
     return said
 
 
@@ -288,11 +280,10 @@ def _votes(results: Results, found: dict[int, str]) -> dict[int, list[float]]:
     """The majority's gradient for each micro-batch; ranks that disagree are added to `found`."""
     said: dict[int, dict[int, list[float]]] = defaultdict(dict)
     for voter, steps in results.items():
-        votes = steps.get("gradients", {}).get("votes")
-        for sender, marks in votes.items() if isinstance(votes, dict) else ():
+        for key, marks in mapping(steps.get("gradients", {}).get("votes")).items():
             numbers = _numbers(marks)
-            if sender.isdigit() and int(sender) in results and numbers:
-                said[int(sender)][voter] = numbers
+            if key.isdigit() and int(key) in results and numbers:
+                said[int(key)][voter] = numbers
     agreed: dict[int, list[float]] = {}
     against: Counter[int] = Counter()
     for sender, votes in said.items():
@@ -317,8 +308,7 @@ def _against_fp64(results: Results, found: dict[int, str], agreed: dict[int, lis
     """If there are too few ranks to vote: find a rank whose gradient differs from its own fp64 reference."""
     for place, steps in results.items():
         gradients = steps.get("gradients", {})
-        votes = gradients.get("votes")
-        own = _numbers(votes.get(str(place))) if isinstance(votes, dict) else []
+        own = _numbers(mapping(gradients.get("votes")).get(str(place)))
         exact = _numbers(gradients.get("reference"))
         if own and exact and not _near(own, exact, _AGREE_FP64):
             found[place] = Message("the gradient that it computes differs from its own reference in fp64")
@@ -441,25 +431,22 @@ async def _check_ways(run: Run, stage: OpenCheck, settled: Settled) -> None:
 
 def _has_rdma(facts: Mapping[str, Any]) -> bool:
     """Whether the worker has an active RDMA port."""
-    told = facts.get("rdma")
-    return isinstance(told, list) and any("ACTIVE" in str(device) for device in told)
+    return any("ACTIVE" in str(device) for device in items(facts.get("rdma")))
 
 
 def ways(outcome: StageOutcome) -> dict[str, dict[str, int]]:
     """The transports by worker, from the logs of all ranks; workers without NCCL log lines are left out."""
     found: dict[str, Counter[str]] = {}
     for track in outcome.tracks:
-        log = (track.exit or {}).get("nccl")
-        if not isinstance(log, dict) or not log.get("said"):
+        log = mapping((track.exit or {}).get("nccl"))
+        if not log.get("said"):
             continue
         kinds = found.setdefault(track.member.worker, Counter())
-        via = log.get("via")
-        for kind, count in via.items() if isinstance(via, dict) else ():
+        for kind, count in mapping(log.get("via")).items():
             if isinstance(count, int):
-                kinds[str(kind)[:40]] += count
-        nets = log.get("nets")
+                kinds[kind[:40]] += count
         # A rank without channels in its log has at least chosen a network.
-        for net in nets if isinstance(nets, list) and not kinds else ():
+        for net in items(log.get("nets")) if not kinds else ():
             kinds[f"NET/{str(net)[:20]}"] += 1
     return {worker: dict(kinds) for worker, kinds in found.items()}
 

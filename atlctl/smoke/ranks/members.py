@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from atlctl.i18n import Message
+from atlctl.jobs.fields import entries
 from atlctl.smoke.context import NO_RESULT, OpenCheck, Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.session import words_of
@@ -118,10 +119,7 @@ def choose(
 
 def _gpus(facts: Fields) -> list[tuple[int, str]]:
     """Index and UUID of each GPU; malformed entries are left out."""
-    told = facts.get("gpus")
-    if not isinstance(told, list):
-        return []
-    found = [gpu for gpu in told if isinstance(gpu, dict) and isinstance(gpu.get("index"), int)]
+    found = [gpu for gpu in entries(facts.get("gpus")) if isinstance(gpu.get("index"), int)]
     return [(gpu["index"], str(gpu.get("uuid") or "")) for gpu in found]
 
 

@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any
 
 from atlctl.i18n import Message
+from atlctl.jobs.fields import entries
 from atlctl.smoke.ranks.members import Member
 from atlctl.smoke.session import Session, words_of
 
@@ -272,9 +273,8 @@ class Stage:
             return {}
         found: dict[int, Fields] = {}
         for worker, answer in (await self._session.ask(commands, _ORDER)).items():
-            ranks = (answer.fields or {}).get("ranks")
-            for look in ranks if isinstance(ranks, list) else []:
-                number = look.get("rank") if isinstance(look, dict) else None
+            for look in entries((answer.fields or {}).get("ranks")):
+                number = look.get("rank")
                 seen = self._tracks.get(number) if isinstance(number, int) else None
                 if seen is not None and seen.member.worker == worker:
                     seen.look = found[seen.member.number] = look
