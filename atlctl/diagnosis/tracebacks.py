@@ -22,7 +22,7 @@ HEADER = "Traceback (most recent call last):"
 #: The function of a frame without one, as in a syntax error.
 UNKNOWN = "<unknown>"
 
-_EXCEPTION = re.compile(r"((?:[^\W\d]\w{0,99}\.){0,20}[^\W\d]\w{0,99})(?=: |:?\s*$)")
+_EXCEPTION = re.compile(r"((?:(?:[^\W\d]\w{0,99}|<locals>)\.){0,20}[^\W\d]\w{0,99})(?=: |:?\s*$)")
 _EXCEPTION_NAME = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Warning|ExceptionGroup|StopIteration|异常|错误|失败|例外|エラー|오류|예외)$"
 )
@@ -216,8 +216,14 @@ _LOG_LINE = re.compile(
     r"|[DIWEC]\d{4} \d\d:|\[[DIWEF]\d{0,4} |[A-Z]{4,8}:[\w.]|\s*\d{1,3}%\|)"
 )
 
+#: torch.distributed.checkpoint raises the exceptions of some ranks on all: the message that names the ranks, and the
+#: end of the header of each rank's traceback, which follows. At most so many of these are kept.
+_OF_RANKS = re.compile(r"CheckpointException ranks:dict_keys\(\[(\d{1,7}(?:, \d{1,7})*)\]\)")
+_OF_RANK = re.compile(r" \(RANK \d{1,7}\)\s*$")
+_MOST_OF_RANKS = 8
+
 #: Messages whose first line does not give the reason.
-_LONG = re.compile(r"NCCL|DataLoader worker")
+_LONG = re.compile(r"NCCL|DataLoader worker|: \d{1,6} validation errors? for ")
 #: A line of a list in a message.
 _ITEM = re.compile(r"[ \t]|[-*•] ")
 #: torch's Python loggers repeat their prefix in front of every line of a traceback that they report.
@@ -243,6 +249,8 @@ class Raised:
     omitted: int = 0
     #: The exception of a DataLoader's child, if the message only wraps it: then the frames are the child's.
     inner: str = ""
+    #: The ranks that torch.distributed.checkpoint names, whose exceptions begin the chain, in this order.
+    of: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -311,6 +319,7 @@ class _Open:
     #: The message contains the traceback of a DataLoader's child, whose frames and exception replace the parent's.
     child: bool = False
     inner: str = ""
+    of: tuple[int, ...] = ()
     #: Width of rich's box, 0 without one; the number of wrapped lines that may follow, and the width of the last one.
     boxed: int = 0
     wrapped: int = 0
@@ -367,6 +376,15 @@ class _Open:
         """Starts the traceback of a DataLoader's child inside the message."""
         self._forget_frames()
         self.child = True
+
+    def start_of_rank(self) -> None:
+        """Starts the traceback of one of the ranks that the message names."""
+        if not self.of and (named := _OF_RANKS.search(self.chain[-1].message)):
+            self.of = tuple(map(int, named[1].split(", ")))
+            self.chain.clear()
+        self.lines = 0
+        if len(self.chain) < _MOST_OF_RANKS:
+            self.link()
 
     def _settle(self) -> None:
         if self.detail and self.chain:
@@ -473,6 +491,9 @@ class Traces:
         if current is not None and current.connected:
             current.link()
             return
+        if current is not None and current.in_message and _OF_RANK.match(text, start + len(HEADER)):
+            current.start_of_rank()
+            return
         if current is not None:
             self._close(current)
         if origin in self._open or len(self._open) < MAX_STREAMS:
@@ -500,7 +521,8 @@ class Traces:
             message = text.rstrip()[:_MESSAGE_LIMIT]
             frames = self._kept(current.frames)
             omitted = current.count - len(frames)
-            current.chain.append(Raised(name, message, (), current.frame, line_no, current.operation, frames, omitted))
+            raised = Raised(name, message, (), current.frame, line_no, current.operation, frames, omitted)
+            current.chain.append(replace(raised, of=current.of) if current.of else raised)
             current.in_message, current.lines = True, 0
             current.wrapped, current.filled = _WRAPPED if current.boxed else 0, len(text.rstrip())
         elif text[:1].strip() and text[:1] not in _SIDES:

@@ -404,6 +404,8 @@ def _reason(item: Failure) -> str:
         )
     if item.reason:
         return item.reason
+    if item.raised is not None and item.raised.of:
+        return Message("torch.distributed.checkpoint: the exception of another rank")
     if item.exception:
         return Message("a later failure: {exception}", exception=item.exception)
     if item.signal:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, name_process, place_unheard, universe
+from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, gaps, name_process, place_unheard, universe
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part, Strength
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Verdict
@@ -30,7 +31,7 @@ def find_initiators(this: Round) -> Diagnosis | None:
     """The answer if it follows from processes that failed by themselves; None otherwise."""
     if any(item.sort is Sort.SIZES for item in this.victims) and not any(_spoke(item) for item in this.initiators):
         return None
-    if (named := _named_by_others(this)) is not None:
+    if (named := _named_by_others(this) or _with_another_model(this)) is not None:
         return named
     strong = [item for item in this.initiators if item.strength is Strength.STRONG]
     some = [item for item in this.initiators if item.strength is Strength.SOME]
@@ -66,6 +67,9 @@ def _named_by_others(this: Round) -> Diagnosis | None:
 
     Some programs exchange their exceptions in a collective, and a rank raises another rank's exception.
     """
+    told = {item.raised.of if item.raised else () for item in this.initiators}
+    if len(told) == 1 and (ranks := told.pop()):
+        return _of_ranks(this, ranks)
     blamed: set[int] = set()
     words, by, known = "", None, True
     for item in this.initiators:
@@ -85,19 +89,80 @@ def _named_by_others(this: Round) -> Diagnosis | None:
         return undecided(this, this.initiators, _UNKNOWN_GROUP)
     if len(blamed) != 1 or by is None:
         return None
-    rank = blamed.pop()
     why = Message("{process} reports its failure", process=name_process(by.process))
+    return Diagnosis(Verdict.RANK, (replace(_of_another(this, by, blamed.pop(), words), why=why),))
+
+
+def _of_ranks(this: Round, ranks: Sequence[int]) -> Diagnosis | None:
+    """The answer if all processes that failed by themselves raise the exceptions of these ranks, as
+    torch.distributed.checkpoint has them do; None if these are all ranks."""
+    if {item.rank for item in this.failures} <= set(ranks):
+        return None
+    if any(item.rank in ranks for item in this.victims):  # they are numbers in a group that this rank is not in
+        return undecided(this, this.initiators, _UNKNOWN_GROUP)
+    why = plural(
+        "torch.distributed.checkpoint raises its exception on {n} rank",
+        "torch.distributed.checkpoint raises its exception on {n} ranks",
+        len(this.initiators),
+    )
+    sure = this.job.whole and set(ranks) <= {item.rank for item in this.initiators}
+    confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
+    causes = []
+    for at, rank in enumerate(ranks[:_MAX_LISTED]):
+        by = next((item for item in this.initiators if item.rank == rank), this.initiators[0])
+        chain = by.process.chain()
+        raised = chain[at] if at < len(chain) else chain[0]
+        by = replace(by, raised=raised, message=raised.message, exception=raised.exception, frame=raised.frame)
+        causes.append(replace(_of_another(this, by, rank, raised.message), why=why, confidence=confidence))
+    return Diagnosis(Verdict.RANK if len(ranks) == 1 else Verdict.RANKS, tuple(causes))
+
+
+#: What DDP's constructor compares: all numbers of parameters, and each parameter's sizes with those in rank 0.
+_PARAMETERS = re.compile(r"Rank (\d{1,7}) has (\d{1,9}) params, while rank (\d{1,7}) has inconsistent (\d{1,9}) params")
+_SIZES = re.compile(
+    r"(params\[\d{1,9}\] in this process with sizes \[[\d, ]{1,200}\]) appears not to match .{1,60} 0\b"
+)
+
+
+def _with_another_model(this: Round) -> Diagnosis | None:
+    """The only rank whose model has other parameters than all others', as DDP has these say."""
+    counts: dict[int, str] = {}
+    for item in this.initiators:
+        if found := _PARAMETERS.search(item.message):
+            counts |= {int(found[1]): found[2], int(found[3]): found[4]}
+        elif item.rank is not None and (found := _SIZES.search(item.message)):
+            counts |= {item.rank: found[1], 0: ""}
+        else:
+            return None
+    usual, most = next(iter(Counter(counts.values()).most_common(1)), ("", 0))
+    odd = [rank for rank, count in counts.items() if count != usual]
+    ranks = universe(this)
+    heard = this.job.whole and not (ranks.unheard or ranks.holes or gaps(this)) and set(counts) >= set(ranks.known)
+    if len(odd) != 1 or most < 2 or not heard:
+        return None  # a rank of which nothing is known may be as the odd one
+    by = next((item for item in this.initiators if item.rank == odd[0]), this.initiators[0])
+    own = counts[odd[0]]
+    why = Message("number of parameters of its model: {own}; on the {n} others: {usual}", own=own, n=most, usual=usual)
+    if not own:
+        why = Message("a parameter of its model has other sizes than on the {n} others", n=most)
+    cause = _of_another(this, by, odd[0], by.message)
+    confidence = Confidence.CERTAIN if ranks.complete else Confidence.LIKELY
+    return Diagnosis(Verdict.RANK, (replace(cause, why=why, confidence=confidence),))
+
+
+def _of_another(this: Round, by: Failure, rank: int, words: str) -> Cause:
+    """The failure of a rank as `by` reports it: another rank, or itself. `words` is the line of its exception."""
     own = next((item for item in this.failures if item.rank == rank), None)
     process = own.process if own else place_unheard(this, rank)
-    cause = this.job.cause(by, Confidence.LIKELY, why)
     made = replace(
-        cause, worker=process.worker if process else None, rank=rank,
-        local_rank=process.local_rank if process else None, message=words, detail="", frame=None,
-        exception=exception_name(words), category=this.job.category(words),
-        exit_code=process.exit_code if process else None, signal=own.signal if own else None, traceback=None,
-        last_lines=(),
+        this.job.cause(by, Confidence.LIKELY, ""),
+        worker=process.worker if process else None, rank=rank, local_rank=process.local_rank if process else None,
+        message=words, exception=exception_name(words), category=this.job.category(words),
+        exit_code=process.exit_code if process else None, signal=own.signal if own else None,
     )  # fmt: skip
-    return Diagnosis(Verdict.RANK, (made,))
+    if by.rank == rank or (by.raised is not None and by.raised.of):
+        return made
+    return replace(made, detail="", frame=None, traceback=None, last_lines=())
 
 
 def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosis:

@@ -314,8 +314,11 @@ def find_loose(this: Round) -> Diagnosis | None:
     """The answer for failures of unknown processes: a verdict if the place does not matter, else candidates."""
     job = this.job
     raw = [worker for worker in job.workers if not worker.elastic]
-    traces = [(worker.worker, trace) for worker in raw for trace in worker.loose_traces.get(this.number, [])
-              if _ends(job, worker.worker, trace)]  # fmt: skip
+    traces = [
+        (worker.worker, trace)
+        for worker in raw
+        for trace in _endings(job, worker.worker, worker.loose_traces.get(this.number, []))
+    ]
     hits = [(worker.worker, hit) for worker in raw for hit in _last_hits(worker, this.number)]
     roots = [
         (name, hit)
@@ -529,12 +532,19 @@ def _peer(this: Round, name: str, hit: SignatureHit) -> Diagnosis:
     return Diagnosis(Verdict.WORKER, (cause,))
 
 
-def _ends(job: JudgedJob, worker: str, trace: Trace) -> bool:
-    """Whether this traceback is the last event of the log: after a handled exception, training continues."""
-    log = job.worker(worker).evidence.log
-    if log is None or trace.agent or trace.thread:
-        return False
-    return log.last_line - trace.last.line_no <= _END and log.last_activity < trace.line_no
+def _endings(job: JudgedJob, worker: str, traces: Sequence[Trace]) -> list[Trace]:
+    """The tracebacks that end the log, in its order: behind each come only those of processes that lost a peer. After a
+    handled exception, training continues."""
+    log, found = job.worker(worker).evidence.log or LogFacts(), list[Trace]()
+    end = log.last_line
+    for trace in reversed(traces):
+        if end - trace.last.line_no > _END or log.last_activity >= trace.line_no:
+            break
+        if not (trace.agent or trace.thread):
+            found.append(trace)
+        if consequence_of(trace.chain[0].text):
+            end = trace.line_no
+    return found[::-1]
 
 
 def _candidate(worker: str, category: str, message: str, line_no: int, exception: str | None = None) -> Cause:

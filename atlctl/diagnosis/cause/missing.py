@@ -19,15 +19,17 @@ from atlctl.diagnosis.cause.rounds import (
     gaps,
     name_process,
     place_unheard,
+    raised_in,
     rank_of_the_mute,
     universe,
 )
-from atlctl.diagnosis.consequence import Sort
+from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.failures import Failure, Part
 from atlctl.diagnosis.joining import OF_VICTIMS, Process, WorkerRounds, is_victim_end
 from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.torchelastic import NoteKind
+from atlctl.diagnosis.tracebacks import Trace
 from atlctl.i18n import Message, about, joined, plural
 
 #: Seconds after the last timeout within which a peer that also waited detects the closed connection.
@@ -332,7 +334,30 @@ def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confi
         return _undecided(case, [item], CUT_OFF)
     message = _SENTENCE[category].filled(who=name_process(item.process).capitalize())
     cause = case.this.job.cause(item, confidence, why, category=category, extra=_proofs(case))
+    if category == "hang" and (trace := _also_there(case, item)) is not None:
+        proof = Proof(item.worker, trace.last.line_no, trace.last.message)
+        also = Message("also in the log of its worker: {error}", error=trace.last.message)
+        cause = replace(cause, why=joined([why, also]), proofs=(proof, *cause.proofs))
+        alone = all(other.worker != item.worker or other.key == item.key for other in case.this.failures)
+        if alone or trace.origin.rank == item.rank:
+            cause = raised_in(cause, trace, proof)
     return Diagnosis(Verdict.RANK, (replace(cause, message=message, exception=None, detail=""),))
+
+
+def _also_there(case: _Case, item: Failure) -> Trace | None:
+    """The only traceback of this process, or of an unknown one of its worker, that is not a victim's; None of several.
+    It may be that of a thread, or of a handled exception."""
+    worker = case.this.job.worker(item.worker)
+    found = [
+        trace
+        for trace in (worker.evidence.log or LogFacts()).traces
+        if trace.origin.rank in (None, item.rank)
+        and trace.origin.local_rank in (None, item.local_rank)
+        and worker.rounds.of(trace.line_no) == case.this.number
+        and not trace.agent
+        and consequence_of(trace.chain[0].text) is None
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _unheard_rank(case: _Case, worker: str, rank: int | None, local: int | None, why: str, category: str) -> Diagnosis:

@@ -309,7 +309,7 @@ def _traceback_in(chain: Sequence[Raised], raised: Raised, proof: Proof) -> Trac
     """The traceback of an exception of a chain; None if its frames are not known."""
     if not raised.frames:
         return None
-    earlier = tuple(chain[: chain.index(raised)])
+    earlier = () if raised.of else tuple(chain[: chain.index(raised)])
     message = raised.inner or raised.message
     return Traceback(
         raised.frames, raised.omitted, exception_name(message) or raised.exception, message, earlier, proof

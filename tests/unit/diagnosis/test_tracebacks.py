@@ -82,6 +82,9 @@ def test_the_users_frame_is_the_last_outside_of_packages_and_the_standard_librar
         ("AssertionError", "AssertionError"),
         ("torch.OutOfMemoryError: CUDA out of memory.", "torch.OutOfMemoryError"),
         ("mylib.data.ShardLost: 3", "mylib.data.ShardLost"),  # any class can be raised
+        ("main.<locals>.ShardLost: 3", "main.<locals>.ShardLost"),
+        ("main.<locals>.数据错误: 3", "main.<locals>.数据错误"),
+        ("main.<lambda>.ShardLost: 3", None),
         ("KeyboardInterrupt", "KeyboardInterrupt"),
         ("SystemExit: 3", "SystemExit"),
         ("loss: 0.3", None),

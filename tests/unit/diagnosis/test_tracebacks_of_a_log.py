@@ -519,3 +519,10 @@ def test_the_code_in_a_box():
         "╰─────────────────────────────────────────────────────────────╯", "ValueError: x",
     ])  # fmt: skip
     assert sources(found) == [("train.py", 171, "step(x)")]
+
+
+def test_the_fields_that_a_configuration_lacks_belong_to_the_message():
+    """pydantic names them below the first line."""
+    first = "pydantic_core._pydantic_core.ValidationError: 1 validation error for Config"
+    trace = one([HEAD, FRAME, first, "lr", "  Input should be a valid number [type=float_parsing]"])
+    assert trace.last.told.split("\n") == [first, "lr", "  Input should be a valid number [type=float_parsing]"]
