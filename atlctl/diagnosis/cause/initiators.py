@@ -117,6 +117,7 @@ def _of_ranks(this: Round, ranks: Sequence[int]) -> Diagnosis | None:
     return Diagnosis(Verdict.RANK if len(ranks) == 1 else Verdict.RANKS, tuple(causes))
 
 
+_NO_MAJORITY = Message("they have other parameters than rank 0, and the logs do not show which of them most ranks have")
 #: What DDP's constructor compares: all numbers of parameters, and each parameter's sizes with those in rank 0.
 _PARAMETERS = re.compile(r"Rank (\d{1,7}) has (\d{1,9}) params, while rank (\d{1,7}) has inconsistent (\d{1,9}) params")
 _SIZES = re.compile(
@@ -134,20 +135,24 @@ def _with_another_model(this: Round) -> Diagnosis | None:
             counts |= {item.rank: found[1], 0: ""}
         else:
             return None
+    if of_sizes := "" in counts.values():  # a victim went on: it is as rank 0
+        counts |= {item.rank: "" for item in this.victims if item.rank is not None}
     usual, most = next(iter(Counter(counts.values()).most_common(1)), ("", 0))
-    odd = [rank for rank, count in counts.items() if count != usual]
-    ranks = universe(this)
-    heard = this.job.whole and not (ranks.unheard or ranks.holes or gaps(this)) and set(counts) >= set(ranks.known)
-    if len(odd) != 1 or most < 2 or not heard:
-        return None  # a rank of which nothing is known may be as the odd one
-    by = next((item for item in this.initiators if item.rank == odd[0]), this.initiators[0])
-    own = counts[odd[0]]
-    why = Message("number of parameters of its model: {own}; on the {n} others: {usual}", own=own, n=most, usual=usual)
-    if not own:
-        why = Message("a parameter of its model has other sizes than on the {n} others", n=most)
-    cause = _of_another(this, by, odd[0], by.message)
-    confidence = Confidence.CERTAIN if ranks.complete else Confidence.LIKELY
-    return Diagnosis(Verdict.RANK, (replace(cause, why=why, confidence=confidence),))
+    odd, ranks = [rank for rank, count in counts.items() if count != usual], universe(this)
+    lacking = this.job.incomplete or this.job.cut or ranks.unheard or ranks.holes or gaps(this)
+    if len(odd) == 1 and most > 1 and not lacking and set(counts) >= set(ranks.known):
+        by = next((item for item in this.initiators if item.rank == odd[0]), this.initiators[0])
+        own = counts[odd[0]]
+        why = Message(
+            "number of parameters of its model: {own}; on the {n} others: {usual}", own=own, n=most, usual=usual
+        )
+        if of_sizes:
+            why = Message("a parameter of its model has other sizes than on the {n} others", n=most)
+        confidence = Confidence.CERTAIN if this.job.whole and ranks.complete else Confidence.LIKELY
+        cause = _of_another(this, by, odd[0], by.message)
+        return Diagnosis(Verdict.RANK, (replace(cause, why=why, confidence=confidence),))
+    alone = of_sizes and len(this.initiators) > 1 and list(counts.values()).count("") == 1
+    return undecided(this, this.initiators, _NO_MAJORITY) if alone else None
 
 
 def _of_another(this: Round, by: Failure, rank: int, words: str) -> Cause:

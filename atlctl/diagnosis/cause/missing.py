@@ -339,7 +339,7 @@ def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confi
         also = Message("also in the log of its worker: {error}", error=trace.last.message)
         cause = replace(cause, why=joined([why, also]), proofs=(proof, *cause.proofs))
         alone = all(other.worker != item.worker or other.key == item.key for other in case.this.failures)
-        if alone or trace.origin.rank == item.rank:
+        if alone or trace.origin.known:
             cause = raised_in(cause, trace, proof)
     return Diagnosis(Verdict.RANK, (replace(cause, message=message, exception=None, detail=""),))
 

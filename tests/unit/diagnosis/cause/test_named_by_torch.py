@@ -125,6 +125,8 @@ def test_rank_0_with_another_model_is_named_by_the_others() -> None:
     found = diagnosed(*models({rank: SIZES.format(rank) for rank in (1, 2, 3)}))
     assert culprit(found) == ("rank", "worker-0", 0, "certain")
     assert found.root_causes[0].traceback is None  # that of another rank
+    found = diagnosed(*models({rank: SIZES.format(rank) for rank in (1, 3)}))  # rank 2 was ended before
+    assert found.verdict is Verdict.UNDECIDED
 
 
 def test_models_of_two_kinds_name_no_rank() -> None:
@@ -134,6 +136,9 @@ def test_models_of_two_kinds_name_no_rank() -> None:
     )
     (cause,) = diagnosed(*models({2: SIZES.format(2), 0: closed_by(1)})).root_causes
     assert (cause.rank, cause.why) == (2, "only this rank failed by itself; the other one lost its peer")
+    lost = {rank: closed_by(1) for rank in (0, 1, 3)}
+    (cause,) = diagnosed(*models(lost | {2: SIZES.format(2)})).root_causes
+    assert (cause.rank, cause.why) == (2, "a parameter of its model has other sizes than on the 3 others")
 
 
 THREAD = [
