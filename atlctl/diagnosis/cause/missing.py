@@ -346,12 +346,14 @@ def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confi
 
 def _also_there(case: _Case, item: Failure) -> Trace | None:
     """The only traceback of this process, or of an unknown one of its worker, that is not a victim's; None of several.
-    It may be that of a thread, or of a handled exception."""
+    It is that of a thread, or the program did not go on behind it."""
     worker = case.this.job.worker(item.worker)
+    log = worker.evidence.log or LogFacts()
     found = [
         trace
-        for trace in (worker.evidence.log or LogFacts()).traces
-        if trace.origin.rank in (None, item.rank)
+        for trace in log.traces
+        if (trace.thread or trace.line_no > log.last_activity)
+        and trace.origin.rank in (None, item.rank)
         and trace.origin.local_rank in (None, item.local_rank)
         and worker.rounds.of(trace.line_no) == case.this.number
         and not trace.agent

@@ -170,6 +170,13 @@ def test_a_rank_hangs_after_an_exception_in_a_thread(processes: int) -> None:
     assert (cause.traceback is not None) == (processes == 1)
 
 
+def test_a_handled_exception_long_before_a_hang_is_not_its_cause() -> None:
+    log = Log(1).start().trace(1, 0, OWN).say(2, "step 3/300 loss 1.5", "step 4/300 loss 1.5").trace(30, 1, WAITED)
+    other = Log(0).start().trace(30, 0, WAITED).trace(30, 1, WAITED)
+    (cause,) = diagnosed(other.ended(30.5, closed=(1,)), log.ended(30.5, 1, closed=(0,))).root_causes
+    assert (cause.rank, "also in the log" in cause.why) == (2, False)
+
+
 def test_a_caught_exception_before_lost_peers_is_the_cause() -> None:
     """loguru's `catch` prints it, and the process ends with 0: no agent reports anything."""
     caught = [
