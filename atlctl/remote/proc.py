@@ -66,6 +66,11 @@ def text(path: str, limit: int = 65536) -> str:
     return decoded(read(path, limit)).strip()
 
 
+def boot(root: str = "") -> str:
+    """The same on workers that share a kernel; empty if unknown."""
+    return text(root + "/proc/sys/kernel/random/boot_id", 64)
+
+
 def decoded(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 

@@ -213,8 +213,8 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
         text = Message("{degrees:.0f} degrees, and its clocks are slowed at {limit:.0f}")
         texts.append(text.filled(degrees=degrees, limit=slowdown))
         severity = Severity.FAIL
-    throttled = gpu.get("throttled")
-    if isinstance(throttled, list) and throttled and (not second or (earlier or {}).get("throttled")):
+    throttled = items(gpu.get("throttled"))
+    if throttled and (not second or (earlier or {}).get("throttled")):
         why = joined([SLOWED.get(str(one), str(one)) for one in throttled], COMMA)
         text = Message("its clock is held down: {why}", why=why)
         if degrees is not None:
@@ -257,8 +257,7 @@ def _quiet(busy: Mapping[str, str]) -> str:
 
 
 def _gpus(facts: Facts) -> list[dict[str, Any]]:
-    listed = facts.get("gpus")
-    return listed if isinstance(listed, list) else []
+    return entries(facts.get("gpus"))
 
 
 def _xids(smi: Facts) -> list[dict[str, Any]]:

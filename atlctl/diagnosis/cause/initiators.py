@@ -90,7 +90,7 @@ def _named_by_others(this: Round) -> Diagnosis | None:
     if len(blamed) != 1 or by is None:
         return None
     why = Message("{process} reports its failure", process=name_process(by.process))
-    return Diagnosis(Verdict.RANK, (replace(_of_another(this, by, blamed.pop(), words), why=why),))
+    return Diagnosis(Verdict.RANK, (_of_another(this, by, blamed.pop(), words, why, Confidence.LIKELY),))
 
 
 def _of_ranks(this: Round, ranks: Sequence[int]) -> Diagnosis | None:
@@ -113,7 +113,7 @@ def _of_ranks(this: Round, ranks: Sequence[int]) -> Diagnosis | None:
         chain = by.process.chain()
         raised = chain[at] if at < len(chain) else chain[0]
         by = replace(by, raised=raised, message=raised.message, exception=raised.exception, frame=raised.frame)
-        causes.append(replace(_of_another(this, by, rank, raised.message), why=why, confidence=confidence))
+        causes.append(_of_another(this, by, rank, raised.message, why, confidence))
     return Diagnosis(Verdict.RANK if len(ranks) == 1 else Verdict.RANKS, tuple(causes))
 
 
@@ -149,18 +149,17 @@ def _with_another_model(this: Round) -> Diagnosis | None:
         if of_sizes:
             why = Message("a parameter of its model has other sizes than on the {n} others", n=most)
         confidence = Confidence.CERTAIN if this.job.whole and ranks.complete else Confidence.LIKELY
-        cause = _of_another(this, by, odd[0], by.message)
-        return Diagnosis(Verdict.RANK, (replace(cause, why=why, confidence=confidence),))
+        return Diagnosis(Verdict.RANK, (_of_another(this, by, odd[0], by.message, why, confidence),))
     alone = of_sizes and len(this.initiators) > 1 and list(counts.values()).count("") == 1
     return undecided(this, this.initiators, _NO_MAJORITY) if alone else None
 
 
-def _of_another(this: Round, by: Failure, rank: int, words: str) -> Cause:
+def _of_another(this: Round, by: Failure, rank: int, words: str, why: Message, confidence: Confidence) -> Cause:
     """The failure of a rank as `by` reports it: another rank, or itself. `words` is the line of its exception."""
     own = next((item for item in this.failures if item.rank == rank), None)
     process = own.process if own else place_unheard(this, rank)
     made = replace(
-        this.job.cause(by, Confidence.LIKELY, ""),
+        this.job.cause(by, confidence, why),
         worker=process.worker if process else None, rank=rank, local_rank=process.local_rank if process else None,
         message=words, exception=exception_name(words), category=this.job.category(words),
         exit_code=process.exit_code if process else None, signal=own.signal if own else None,

@@ -105,7 +105,7 @@ def collect(
         "python": platform.python_version(),
         "kernel": proc.text(root + "/proc/sys/kernel/osrelease", 200) or platform.release(),
         "machine": platform.machine(),
-        "boot": proc.text(root + "/proc/sys/kernel/random/boot_id", 64),
+        "boot": proc.boot(root),
         "cpus": cpus(root),
         "load": load(root),
         "memory": dict(cgroups.memory(root), total=_total(root)),

@@ -68,7 +68,7 @@ def listen(say: Say, request: dict[str, Any]) -> None:
         addresses=proc.addresses(),
         default=_route("192.0.2.1") or _route("2001:db8::1"),
         routes=routes,
-        machine=_machine(),
+        machine=proc.boot(),
         stack=_stack(),
         end=True,
     )
@@ -93,15 +93,6 @@ def _route(target: str) -> str | None:
             return str(asked.getsockname()[0])
     except OSError:
         return None
-
-
-def _machine() -> str:
-    """The same on workers that share a kernel; empty if unknown."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def _stack() -> str:

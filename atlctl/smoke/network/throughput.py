@@ -148,8 +148,7 @@ class _Throughput:
         answers = await self._run.session.ask(commands, limit + 5.0, patience=limit)
         found: dict[Pair, Rate] = {}
         for name, answer in answers.items():
-            told = answer.fields.get("turns") if answer.fields is not None else None
-            for turn in told if isinstance(told, list) else ():
+            for turn in fields.items((answer.fields or {}).get("turns")):
                 read = parse_transfer(turn)
                 if read is not None and read[0] in self._named:
                     found[name, self._named[read[0]]] = read[1]

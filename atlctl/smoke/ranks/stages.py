@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any
 
 from atlctl.i18n import Message
-from atlctl.jobs.fields import entries
+from atlctl.jobs.fields import entries, items
 from atlctl.smoke.ranks.members import Member
 from atlctl.smoke.session import Session, words_of
 
@@ -205,9 +205,7 @@ class Stage:
         self._go(there[:1], {"lead": True, "world": len(there)})
         await self._until(lambda: self._store is not None or there[0].over, self._idle)
         if self._store is not None:
-            told = self._store.get("addresses")
-            listed = told if isinstance(told, list) else []
-            pairs = [pair for pair in listed if isinstance(pair, list) and len(pair) == 2]
+            pairs = [pair for pair in items(self._store.get("addresses")) if isinstance(pair, list) and len(pair) == 2]
             known = [self._preferred.get(there[0].member.worker), *(str(pair[1]) for pair in pairs)]
             store = {"port": self._store.get("port"), "addresses": list(dict.fromkeys(a for a in known if a))}
             self._go(there[1:], {"lead": False, "world": len(there), "store": store})
