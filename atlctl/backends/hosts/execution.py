@@ -131,13 +131,14 @@ class LocalExecution:
                     quiet_since = time.monotonic()
             if isinstance(self._exit, FailedToStart) or (self._exit is not None and self._discarding):
                 break
-            got = False
-            for descriptor, stream in list(self._streams.items()):
-                data = self._read(descriptor) if self._started and not self._discarding else b""
-                if data:
-                    got = True
-                    yield Output(stream, data)
-            if got:
+            came: list[Output] = []
+            if self._started and not self._discarding:
+                # stderr is read first: what was written to stdout before it is then there, and is given before it.
+                for descriptor, stream in reversed(list(self._streams.items())):
+                    came += [Output(stream, data)] if (data := self._read(descriptor)) else []
+            for output in reversed(came):
+                yield output
+            if came:
                 quiet_since = time.monotonic()
                 continue
             if self._exit is not None and (not self._streams or time.monotonic() - quiet_since > LINGER_SECONDS):
