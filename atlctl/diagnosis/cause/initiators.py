@@ -150,7 +150,8 @@ def _with_another_model(this: Round) -> Diagnosis | None:
             why = Message("a parameter of its model has other sizes than on the {n} others", n=most)
         confidence = Confidence.CERTAIN if this.job.whole and ranks.complete else Confidence.LIKELY
         return Diagnosis(Verdict.RANK, (_of_another(this, by, odd[0], by.message, why, confidence),))
-    alone = of_sizes and len(this.initiators) > 1 and list(counts.values()).count("") == 1
+    several = len(this.initiators) > 1 or len(ranks.known) == 2
+    alone = of_sizes and several and list(counts.values()).count("") == 1
     return undecided(this, this.initiators, _NO_MAJORITY) if alone else None
 
 

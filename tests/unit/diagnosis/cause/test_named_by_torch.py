@@ -141,6 +141,23 @@ def test_models_of_two_kinds_name_no_rank() -> None:
     assert (cause.rank, cause.why) == (2, "a parameter of its model has other sizes than on the 3 others")
 
 
+@pytest.mark.parametrize(("processes", "workers"), [(1, 2), (2, 1)])
+def test_of_two_ranks_either_model_may_be_the_wrong_one(processes: int, workers: int) -> None:
+    for errors in (
+        {1: SIZES.format(1)},
+        {1: SIZES.format(1), 0: closed_by(1)},
+        {0: COUNTS.format(0, 2, 1, 1), 1: COUNTS.format(1, 1, 0, 2)},
+    ):
+        logs = []
+        for index in range(workers):
+            log = Log(index, processes=processes, world=2).start()
+            spoke = [local for local, rank in enumerate(log.ranks) if rank in errors]
+            for local in spoke:
+                log.trace(1, local, errors[log.ranks[local]])
+            logs.append(log.ended(1.2, spoke[0], closed=range(spoke[0])) if spoke else log.closing(1.5, 0))
+        assert diagnosed(*logs).verdict is not Verdict.RANK
+
+
 THREAD = [
     "Exception in thread prefetch:",
     "Traceback (most recent call last):",
