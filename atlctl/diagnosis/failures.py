@@ -121,7 +121,13 @@ class Judge:
         line_no = last.line_no or (process.entry.line_no if process.entry else None)
         if origin is None and process.closed and last.exception.rpartition(".")[2] in _ASKED_TO_LEAVE:
             return self._made(process, Part.ENDED, None, "cascade_sigterm", line_no, time, last)
-        part, strength = (Part.VICTIM, None) if origin else (Part.INITIATOR, Strength.SOME if end else Strength.STRONG)
+        # Without an exit code the exception may have been handled: of a service it is tried again.
+        if service := (process.exit_code or 0) > 0 and _of_a_service(first):
+            origin, end = None, end if last.operation else None
+        own = Strength.SOME if end or service else Strength.STRONG
+        part, strength = (Part.VICTIM, None) if origin else (Part.INITIATOR, own)
+        if origin is None and last.message == f"{last.exception}:":  # as of pipeline stages: "failed to run forward"
+            last = next((item for item in reversed(chain) if item.message != f"{item.exception}:"), last)
         match = self._matcher.match(last.message) or self._matcher.match(first.message)
         if last.inner and (child := self._matcher.match(last.inner)) and child.signature.role is LineRole.ROOT:
             match = child
@@ -219,7 +225,7 @@ class Judge:
         raised: Raised,
     ) -> Failure:
         message, _, detail = raised.told.partition("\n")
-        frame = next((item.frame for item in reversed(process.chain()) if item.frame), None)
+        frame = raised.frame or next((item.frame for item in reversed(process.chain()) if item.frame), None)
         if raised.inner:
             frame = innermost_own(raised.frames) or frame
         exception = raised.exception or None
@@ -265,6 +271,12 @@ _SENT = {1: "terminal_hangup", 2: "interrupted", 9: "killed", 15: "terminated"}
 _ASKED_TO_LEAVE = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 #: General categories: a more specific one from the message's further lines replaces them.
 _GENERAL = frozenset({"python_exception", "nccl_cuda_error", "nccl_system_error", "unknown"})
+
+
+def _of_a_service(raised: Raised) -> bool:
+    """Whether a connection was reset that the program's own Python code had opened: torch raises other exceptions."""
+    local = any("multiprocessing" in frame.path or "/torch/" in frame.path for frame in raised.frames)
+    return raised.exception == "ConnectionResetError" and bool(raised.frames) and not local
 
 
 def _is_warning(hit: SignatureHit) -> bool:

@@ -606,7 +606,11 @@ class _Collector:
             ]
             if _by_all(processes, traces):
                 silent = processes
-            if traces:
+            if len(silent) == 1 and 1 < len(traces) <= len(processes) and (own := self._own(traces)):
+                silent[0].traces.append(own)
+                silent[0].guessed_words = True
+                found.loose_traces[number].remove(own)
+            elif traces:
                 _hand_out(traces, silent)
                 found.loose_traces[number] = [t for t in found.loose_traces[number] if t not in traces]
             hits = [
@@ -619,6 +623,13 @@ class _Collector:
                 if not process.traces and hits:
                     process.hits.append(hits[-1])
                     process.guessed_words = len(silent) > 1
+
+    def _own(self, traces: Sequence[Trace]) -> Trace | None:
+        """The first of these, if it alone is of no process that lost a peer, and training ended with it: the others
+        are then of processes that the agent ended before they had."""
+        lost = [trace for trace in traces if consequence_of(trace.chain[0].text)]
+        alone = lost == traces[1:] and self.log.last_activity < traces[0].line_no
+        return traces[0] if alone else None
 
     def _attribute_code(self) -> None:
         """Assigns an exit code without a name to the only rank without output, if no victim can have it."""

@@ -42,6 +42,8 @@ from atlctl.jobs import podnews
 
 #: Errors of a failed restart that reads leftovers of the previous round.
 _STALE = (Sort.MESH, Sort.STORE_LEFT)
+#: The category of a rank that did not reach rank 0's store, e.g. as the worker of rank 0 had no restarts left.
+_UNREACHABLE = "rendezvous_unreachable"
 
 
 def diagnose(evidence: JobEvidence, matcher: Matcher) -> Diagnosis:
@@ -89,11 +91,11 @@ def _answer(this: Round) -> Diagnosis | None:
 
 def _only_follows(this: Round) -> bool:
     """Whether the only failure in this round is that the job did not start again after the previous round."""
-    if this.initiators or any(end.signal for end in this.final_ends):
+    if any(item.category != _UNREACHABLE for item in this.initiators) or any(end.signal for end in this.final_ends):
         return False
     # If a worker's log ends abruptly, the ranks that wait in the store wait for it: not a consequence.
     sorts = _STALE if this.silent_workers() else (*_STALE, Sort.STORE_WAITED)
-    return bool(this.victims) and all(item.sort in sorts for item in this.victims)
+    return bool(this.victims or this.initiators) and all(item.sort in sorts for item in this.victims)
 
 
 def _unfinished(this: Round) -> bool:
