@@ -133,7 +133,7 @@ class LocalExecution:
                 break
             came: list[Output] = []
             if self._started and not self._discarding:
-                # stderr is read first: what was written to stdout before it is then there, and is given before it.
+                # stderr is read first: bytes that were written to stdout before it are then there, and given first.
                 for descriptor, stream in reversed(list(self._streams.items())):
                     came += [Output(stream, data)] if (data := self._read(descriptor)) else []
             for output in reversed(came):
