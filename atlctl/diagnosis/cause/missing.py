@@ -93,6 +93,8 @@ def find_missing(this: Round) -> Diagnosis | None:
         return _left_silently(case, gone[0])
     if len(unheard) == 1 and victims and not gone:
         place = unheard[0]
+        if case.lost:  # their processes may have ended with code 0, too
+            return _undecided(case, victims, _UNKNOWN)
         why = joined([Message("its agent ended all other processes of its worker"), _missed(case)])
         return _unheard_rank(case, place.worker, place.rank, place.local_rank, why, "early_exit_zero")
     if case.waited:

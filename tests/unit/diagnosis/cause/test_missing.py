@@ -368,3 +368,10 @@ def test_the_sentences_about_events_are_known_in_chinese() -> None:
         for text in (cause.message, cause.why):
             assert translated(text, "zh").isascii() is False, text
             assert "before" not in translated(text, "zh")
+
+
+def test_a_rank_that_goes_on_when_all_others_have_ended() -> None:
+    """The processes of the other worker ended with code 0, as the one beside it did: no log says so."""
+    last = Log(1).start(named=[1]).trace(9, 1, closed_by(0)).ended(9.5, 1)
+    assert diagnosed(Log(0).start(), last).verdict is Verdict.UNDECIDED
+    assert culprit(diagnosed(victim(0, of=1), last)) == ("rank", "worker-1", 0, "likely")
