@@ -379,7 +379,7 @@ def _of_scripts(this: Round, candidates: Sequence[Cause], ended: set[str]) -> Di
     names = {cause.worker for cause in candidates}
     others = job.heard - names
     same = len({_NUMBERS.sub("#", cause.message) for cause in candidates}) == 1
-    everyone = len(names) == len(job.workers) and all(worker.evidence.failed for worker in job.workers)
+    everyone = len(names) == len(job.workers) and all(_has_failed(worker) for worker in job.workers)
     if not same or not (everyone or (len(names) == 1 and others)):
         return None
     if not candidates[0].exception or job.incomplete or job.cut or any(worker.elastic for worker in job.workers):
@@ -395,6 +395,12 @@ def _of_scripts(this: Round, candidates: Sequence[Cause], ended: set[str]) -> Di
     made = job.worker_cause(name, one.category, one.message, Confidence.LIKELY, why, extra=proofs)
     made = replace(made, exception=one.exception, traceback=one.traceback, frame=one.frame)
     return Diagnosis(Verdict.WORKER if name else Verdict.JOB, (made,))
+
+
+def _has_failed(worker: WorkerRounds) -> bool:
+    """Whether the platform says so, or a launcher's traceback is the log's last one: it reports its process's end."""
+    traces = worker.evidence.log.traces if worker.evidence.log else ()
+    return worker.evidence.failed or bool(traces and traces[-1].agent)
 
 
 def _of_one_machine(

@@ -272,14 +272,28 @@ def test_of_workers_without_a_launcher_the_one_with_an_error_is_the_cause(others
     assert found.root_causes[0].message == OWN
 
 
+#: `accelerate launch` of one process.
+ACCELERATE = (
+    "Traceback (most recent call last):",
+    '  File "/opt/venv/bin/accelerate", line 8, in <module>',
+    "    sys.exit(main())",
+    '  File "/opt/venv/lib/python3.11/site-packages/accelerate/commands/launch.py", line 999, in simple_launcher',
+    "    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)",
+    "subprocess.CalledProcessError: Command '['/usr/bin/python3', 'train.py']' returned non-zero exit status 1.",
+)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_workers_without_a_launcher_that_all_end_with_the_same_error(count: int) -> None:
     """Of logs without states it is not known whether the program has ended, or was of one process."""
     logs = [Log(index).say(0, "step 1/300 loss 1.5").trace(1, 0, OWN, prefix=False) for index in range(count)]
     assert diagnosed(*logs).verdict is Verdict.UNDECIDED
-    found = diagnosed(*(log.evidence(state=State.FAILED) for log in logs))
-    assert culprit(found) == (("worker", "worker-0", None, "likely") if count == 1 else ("job", None, None, "likely"))
-    assert found.root_causes[0].message == OWN
+    by_states = diagnosed(*(log.evidence(state=State.FAILED) for log in logs))
+    by_launchers = diagnosed(*(log.say(2, *ACCELERATE) for log in logs))
+    for found in (by_states, by_launchers):
+        expected = ("worker", "worker-0", None, "likely") if count == 1 else ("job", None, None, "likely")
+        assert culprit(found) == expected
+        assert found.root_causes[0].message == OWN
 
 
 def test_of_workers_without_a_launcher_one_whose_log_is_missing_may_be_the_cause() -> None:
