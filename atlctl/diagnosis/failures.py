@@ -126,7 +126,7 @@ class Judge:
             origin, end = None, end if last.operation else None
         own = Strength.SOME if end or service else Strength.STRONG
         part, strength = (Part.VICTIM, None) if origin else (Part.INITIATOR, own)
-        if origin is None and last.message == f"{last.exception}:":  # as of pipeline stages: "failed to run forward"
+        if origin is None:  # a pipeline stage raises one without words in its first line
             last = next((item for item in reversed(chain) if item.message != f"{item.exception}:"), last)
         match = self._matcher.match(last.message) or self._matcher.match(first.message)
         if last.inner and (child := self._matcher.match(last.inner)) and child.signature.role is LineRole.ROOT:
