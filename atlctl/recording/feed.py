@@ -5,7 +5,8 @@ kubelet's CRI format are read in groups of lines: in a group without a literal, 
 kept.
 
 Prefixes: `[pod/NAME/container] ` (`kubectl logs --prefix`) is unambiguous. Others look like ordinary text (`NAME: `
-looks like an exception), so the start of the log decides: most of its lines must begin with the same shape.
+looks like an exception), so the start of the log decides: most of its lines must begin with the same shape. Such a
+prefix names a worker, or has only a time and words of the program that passed the lines on.
 
 JSON lines: Loki's `logcli -o jsonl` writes `{"labels": {"pod": ...}, "line": ..., "timestamp": ...}`; container
 runtimes and log shippers (Docker, Fluent Bit, Filebeat, cloud logging) use different keys. A worker may also print
@@ -19,7 +20,7 @@ import re
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, Protocol
 
@@ -74,7 +75,7 @@ _NO_WORKER = re.compile(
     rb"|.*\.(?:py|cc|cpp|h|cu|sh)|[\d.-]+"
 )
 _ADDRESS = re.compile(rb"\d{1,3}(?:\.\d{1,3}){3}")
-_COLON = re.compile(rb"%b(%b):%b(?: |$)" % (_SGR, _NAME, _SGR))
+_COLON = rb"%b(?P<worker>%b):%b(?: |$)" % (_SGR, _NAME, _SGR)
 #: Lines at the start of a log from which its prefix is detected.
 SAMPLE_LINES = 5_000
 
@@ -218,14 +219,18 @@ class Feed:
         """Whether all lines are of one worker and unchanged, apart from a time stamp in front."""
         # A merged log may show its prefix late; one worker's log shows its format at once.
         sample = start[: _FORM if self._alone else None].split(b"\n")
-        bare = [text for line in sample if (text := unstamped(line)) is not None]
+        stamped = [(line, unstamped(line)) for line in sample]
+        bare = [text for _, text in stamped]
         wrapped = [found for line in bare if line.startswith(b'{"') and (found := unwrap(line))]
-        self.backwards = newest_first([found.time for found in wrapped])
+        self.backwards = newest_first(
+            [found.time for found in wrapped] or [line[: len(line) - len(text)].decode() for line, text in stamped]
+        )
         if self._alone:
             # In one worker's log only mpirun's tags are unambiguous.
-            self._prefix = find_prefix(bare, SHAPES[:1]) if not any(word in start for word in _AGENTS) else None
+            self._prefix = find_prefix(bare, SHAPES[: not any(word in start for word in _AGENTS)] + PASSED_ON)
         else:
-            self._prefix = find_prefix(bare)
+            self._prefix = find_prefix(bare, SHAPES + PASSED_ON)
+        self._prefix = self._prefix or _indentation(bare)
         if self._prefix or (not self._alone and any(line[:5] == b"[pod/" for line in bare)):
             return False
         return not wrapped and b"\0" not in start and not any(Uncri.made(line) for line in sample[:200])
@@ -301,6 +306,8 @@ class Feed:
             told = self._prefix.split(bare) if self._prefix else None
         if told is None:
             self._give(self._own, line, bare, quiet=quiet)
+        elif told[0] is None or (self._alone and self._prefix and not self._prefix.shape.label):
+            self._give(self._own, told[1] if unstamped(told[1]) != told[1] else stamp + told[1], told[1], quiet=quiet)
         elif self._alone:
             self._give(self._own, stamp + b"[rank%d]: " % task_number(told[0]) + told[1], bare, quiet=quiet)
         else:
@@ -391,24 +398,31 @@ def newest_first(times: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PrefixShape:
-    """A shape of line prefix. Group 1 of `pattern` is the worker's name, to which `label` is prepended.
+    """A shape of line prefix. The group `worker` of `pattern` is the worker's name, to which `label` is prepended;
+    without it, the lines are of one worker. The group `time` is RFC 3339, and stays in front of the text.
 
-    At least `share` of a log's lines must begin with the prefix. `named`: the name must contain a digit. With a
-    `label`, the name is a task number, and the launcher's own lines have no prefix.
+    At least `share` of a log's lines must begin with the prefix. `named`: the name must contain a digit. `sure`: one
+    name in front of all lines is enough, as it is if the name contains a digit. `words`: words that programs print are
+    not names (see `_NO_WORKER`). `continued`: also the second lines of texts must have the prefix; a program's logger
+    prints it in front of the first. With a `label`, the name is a task number, and the launcher's own lines have no
+    prefix.
     """
 
-    pattern: re.Pattern[bytes]
-    share: float
+    pattern: bytes
+    share: float = 0.95
     label: str = ""
     named: bool = False
+    sure: bool = False
+    words: bool = False
+    continued: bool = False
 
 
 #: Starts of the own lines of launchers that add a prefix to their tasks' lines.
 _LAUNCHERS = (b"srun: ", b"slurmstepd: ")
 #: Open MPI's `[JOB,RANK]<stdout>:`, with the job's name, the host and the time if options ask for them;
 #: horovodrun's `[RANK]<stdout>:`.
-_MPI = re.compile(
-    rb"(?:\[?[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]?)?\[(?:[\w.@-]{1,200},)?(\d{1,6})\]"
+_MPI = (
+    rb"(?:\[?[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]?)?\[(?:[\w.@-]{1,200},)?(?P<worker>\d{1,6})\]"
     rb"(?:\[[\w.-]{1,200}:\d{1,10}\])?<std(?:out|err|diag)>:"
 )
 #: Lines of a torchelastic agent: if a task prints them, it is a launcher, not a rank.
@@ -416,29 +430,59 @@ _AGENTS = (b"torch/distributed/elastic", b"torch/distributed/run.py", AGENT_STAR
 
 #: `srun -l`.
 _OF_SRUN = (
-    PrefixShape(re.compile(rb" {0,4}(\d{1,6}): "), 0.95, label="task-"),
-    PrefixShape(re.compile(rb"\[(\d{1,6})\] "), 0.95, label="task-"),
+    PrefixShape(rb" {0,4}(?P<worker>\d{1,6}): ", label="task-"),
+    PrefixShape(rb"\[(?P<worker>\d{1,6})\] ", label="task-"),
 )
+_POD_NAME = rb"(?P<worker>[a-z0-9][a-z0-9.]{0,100}-[a-z0-9.-]{0,150})"
+_CONTAINER = rb"[a-z][a-z0-9-]{0,62}"
+_ISO = rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
+_OF_SYSLOG = rb"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})? "
 #: The first match wins.
 SHAPES = (
     PrefixShape(_MPI, 0.5, label="task-"),
-    PrefixShape(_COLON, 0.5, named=True),  # atlctl, clush, pdsh
-    PrefixShape(_COLON, 0.95),
+    PrefixShape(_COLON, 0.5, named=True, words=True),  # atlctl, clush, pdsh, Argo
+    PrefixShape(_COLON, words=True),
     *_OF_SRUN,
-    # torchx, stern
-    PrefixShape(re.compile(rb"([A-Za-z_][A-Za-z0-9_-]{0,100}/\d{1,6}) "), 0.95),
-    PrefixShape(re.compile(rb"([a-z0-9][a-z0-9.]{0,100}-[a-z0-9.-]{0,150}) [a-z][a-z0-9-]{0,62} "), 0.95),
+    # torchx, CloudWatch (`aws logs tail`)
+    PrefixShape(rb"(?P<worker>[A-Za-z_][\w.-]{0,100}(?:/[\w.-]{1,100}){0,3}/(?=[^\s/]{0,200}\d)[\w.-]{1,200}) "),
+    # stern, also of several namespaces
+    PrefixShape(rb"%b%b%b %b%b%b " % (_SGR, _POD_NAME, _SGR, _SGR, _CONTAINER, _SGR)),
+    PrefixShape(rb"%b[a-z0-9-]{1,63}%b %b%b%b %b%b%b " % (*(_SGR,) * 3, _POD_NAME, _SGR, _SGR, _CONTAINER, _SGR)),
+    # kail
+    PrefixShape(rb"[a-z0-9-]{1,63}/(?P<worker>[a-z0-9.-]{1,253})\[%b\]:(?: |$)" % _CONTAINER, sure=True),
+    # docker compose
+    PrefixShape(rb"%b(?P<worker>%b[-_]\d{1,6}) +\|(?: |$)%b" % (_SGR, _NAME, _SGR), 0.9),
+    # logcli
+    PrefixShape(rb"\{[^{}]{0,999}\bpod=\"(?P<worker>[^\"]{1,253})\"[^{}]{0,999}\} ?", 0.9, sure=True),
+)
+#: Of programs that pass on the lines of one worker: syslog and journalctl with the host, Jenkins, gh, Airflow, ts.
+PASSED_ON = (
+    PrefixShape(
+        rb"(?:%b|20\d\d-\S{8,30} )?(?P<worker>%b) [^\s\[\]:]{1,100}\[\d{1,10}\]: ?" % (_OF_SYSLOG, _NAME),
+        0.9,
+        sure=True,
+        words=True,
+    ),
+    PrefixShape(rb"\[(?P<time>%b)\] ?" % _ISO),
+    PrefixShape(rb"[^\t]{1,200}\t[^\t]{1,200}\t(?:\xef\xbb\xbf)?(?P<time>%b) ?" % _ISO),
+    PrefixShape(rb"\[20\d\d-\d\d-\d\d[^\]]{9,25}\] \{[^{}]{1,200}:\d{1,6}\} [A-Z]{4,8} - (?:\[[\w-]{1,99}\] )?"),
+    PrefixShape(_OF_SYSLOG, continued=True),
+    PrefixShape(
+        rb"\[?20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?(?: |$)",
+        0.99,
+        continued=True,
+    ),
 )
 
 
 #: `kubectl logs --prefix`.
-KUBECTL = PrefixShape(re.compile(rb"\[pod/([^/\]\s]{1,253})/[^\]\s]{1,253}\] ?"), 0)
+KUBECTL = PrefixShape(rb"\[pod/(?P<worker>[^/\]\s]{1,253})/[^\]\s]{1,253}\] ?", 0)
 
 
-def from_srun(start: bytes) -> bool:
-    """Whether a log that begins with `start` has the lines of several tasks, each with its number in front."""
-    lines = [text for line in start[:_FORM].split(b"\n") if (text := unstamped(line)) is not None]
-    prefix = find_prefix(lines, _OF_SRUN)
+def of_several(start: bytes) -> bool:
+    """Whether a log that begins with `start` has the lines of several workers or tasks, each with its name in front."""
+    lines = [unstamped(line) for line in start[:_FORM].split(b"\n")]
+    prefix = find_prefix(lines, (replace(KUBECTL, share=0.5), *SHAPES[1:]))
     return prefix is not None and len({told[0] for line in lines if (told := prefix.split(line))}) > 1
 
 
@@ -447,25 +491,30 @@ class LinePrefix:
 
     def __init__(self, shape: PrefixShape) -> None:
         self.shape = shape
+        self._pattern = re.compile(shape.pattern)
         #: Bytes between the prefix and the text.
         self.gap = 0
         self._names: dict[bytes, str | None] = {}
 
-    def split(self, line: bytes) -> tuple[str, bytes] | None:
-        """Worker and text; None if the line has no such prefix."""
-        match = self.shape.pattern.match(line)
+    def split(self, line: bytes) -> tuple[str | None, bytes] | None:
+        """Worker, if the prefix names it, and text; None if the line has no such prefix."""
+        match = self._pattern.match(line)
         if match is None:
             return None
-        word = match[1]
+        told = match.groupdict()
+        text = line[match.end() + self.gap :]
+        if "worker" not in told:
+            return None, told["time"] + b" " + text if "time" in told else text
+        word = told["worker"]
         if word not in self._names:
             if len(self._names) >= 100_000:
                 return None
             self._names[word] = self._name(word)
         name = self._names[word]
-        return None if name is None else (name, line[match.end() + self.gap :])
+        return None if name is None else (name, text)
 
     def _name(self, word: bytes) -> str | None:
-        if self.shape.pattern is _COLON and not _ADDRESS.fullmatch(word) and _NO_WORKER.fullmatch(word):
+        if self.shape.words and not _ADDRESS.fullmatch(word) and _NO_WORKER.fullmatch(word):
             return None
         if self.shape.named and not any(48 <= code <= 57 for code in word):
             return None
@@ -484,15 +533,27 @@ def find_prefix(lines: Sequence[bytes], shapes: Sequence[PrefixShape] = SHAPES) 
     for shape in shapes:
         told = of_tasks if shape.label else all_told
         prefix = LinePrefix(shape)
+        if shape.share >= 0.9 and not any(map(prefix.split, told[:_FIRST])):
+            continue  # saves most of the time
         split = [found for line in told if (found := prefix.split(line))]
         names = Counter(name for name, _ in split)
         # Some versions of mpirun put a space in front of the text.
         prefix.gap = int(shape.pattern is _MPI and all(text[:1] in (b"", b" ") for _, text in split))
         fits = names.total() >= shape.share * len(told) and 3 * len(names) <= len(told)
+        indented = sum(text[:1] in (b" ", b"\t") for _, text in split)
+        fits = fits and not (shape.continued and not 0 < indented < len(split))
         # The same word in front of every line may be a program's name, unless it contains a digit.
-        if names and fits and (shape.named or shape.label or len(names) > 1):
+        sure = shape.sure or shape.named or shape.label or b"<worker>" not in shape.pattern
+        if names and fits and (sure or len(names) > 1):
             return prefix
     return None
+
+
+def _indentation(lines: Sequence[bytes]) -> LinePrefix | None:
+    """The blanks that all lines begin with, as those of a quoted log do."""
+    texts = [line for line in lines if line.strip()]
+    width = min((len(line) - len(line.lstrip(b" \t")) for line in texts), default=0)
+    return LinePrefix(PrefixShape(rb"[ \t]{%d}" % width)) if width and len(texts) > 2 else None
 
 
 # Detection of a log that several processes overwrote: each used `tee` on one file on a shared volume without appending.

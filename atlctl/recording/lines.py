@@ -38,6 +38,8 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\xfe\xff", *_UTF16),
 )
 _TAR = (257, b"ustar")
+#: The start of `gcloud logging read --format json`, and of exports of others.
+_ARRAY = re.compile(rb'\s*\[\s*\{\s*"')
 #: Control bytes that logs do not contain: C0 without NUL (holes), backspace, tab, newlines, form feed, escape.
 _JUNK = bytes(code for code in range(1, 32) if code not in (8, 9, 10, 12, 13, 27))
 #: The largest share of such bytes in text; in random data it is about a tenth.
@@ -70,6 +72,9 @@ def not_text(start: bytes) -> tuple[str, str] | None:
             return name, hint
     if start[_TAR[0] :].startswith(_TAR[1]):
         return Message("a tar archive"), _UNPACK
+    array = _ARRAY.match(start)
+    if array and (b"\n" in array[0] or b"\n" not in start.rstrip()):
+        return Message("a JSON array"), "jq -c '.[]'"
     sample = start[:_SAMPLE].replace(b"\0", b"")
     junk = len(sample) - len(sample.translate(None, _JUNK))
     if junk > _JUNK_SHARE * len(sample):

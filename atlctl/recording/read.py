@@ -29,7 +29,7 @@ from atlctl.jobs.model import State
 from atlctl.jobs.naming import natural_key
 from atlctl.jobs.statedir import READ_FLAGS, lines_within
 from atlctl.recording.events import parse_events
-from atlctl.recording.feed import Alone, Feed, Readers, Told, from_srun, pump, task_number
+from atlctl.recording.feed import Alone, Feed, Readers, Told, of_several, pump, task_number
 from atlctl.recording.folder import LOOSE, FolderContent, RankLogFile, group, log_name, look
 from atlctl.recording.hosts import by_host, merged, of_ranks
 from atlctl.recording.lines import CHUNK, NAME_A_LOG, as_utf8, no_log, not_text
@@ -203,7 +203,7 @@ class _EvidenceReader:
             self._keep_going(partial(self._read_manifest, content.manifest))
         streams = self.manifest.streams if self.manifest else frozenset()
         taken = set(self.named)
-        self.only = sum(map(len, content.logs.values())) == 1
+        self.only = not content.manifest and sum(map(len, content.logs.values())) == 1
         for path in content.dumps.pop(LOOSE, ()):
             self._keep_going(partial(self._read_dump, path, LOOSE))
         workers = {*content.logs, *content.error_files, *content.rank_logs, *content.dumps}
@@ -293,7 +293,7 @@ class _EvidenceReader:
         if what := not_text(start):
             raise no_log(what, shown, path, "errors")
         first = self.logs[-1].first + self.logs[-1].lines if self.logs else 1
-        alone = alone and not (self.only and readers is None and from_srun(start))
+        alone = alone and not (self.only and readers is None and of_several(start))
         feed = Feed(readers or self, name, first - 1, literals_of(self.matcher), start, alone=alone)
         if feed.backwards:
             raise UsageError(

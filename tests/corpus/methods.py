@@ -27,9 +27,9 @@ def matcher() -> Matcher:
     return Matcher(builtin().signatures)
 
 
-def root_cause(folder: Path) -> Answer:
-    """What `atlctl errors --from FOLDER` answers. Of several culprits the first is taken."""
-    found = diagnose(read_saved([str(folder)], matcher()).job, matcher())
+def root_cause(path: Path) -> Answer:
+    """What `atlctl errors --from PATH` answers. Of several culprits the first is taken."""
+    found = diagnose(read_saved([str(path)], matcher()).job, matcher())
     first: Cause | None = found.root_causes[0] if found.root_causes else None
     if first is None:
         return Answer(str(found.verdict))

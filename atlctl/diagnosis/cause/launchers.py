@@ -253,7 +253,9 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
         why = Message("no worker with a log could reach it")
         cause = job.worker_cause(None, category, raised.message, Confidence.LIKELY, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
-    if len(workers) == 1 and not (nameless and any(not worker.elastic for worker in job.workers)):
+    # Another worker without an agent may be the one that could not be reached.
+    unclear = (nameless or category in _FAR) and any(not worker.elastic for worker in job.workers)
+    if len(workers) == 1 and not unclear:
         why = Message("its agent failed by itself, independently of its processes")
         confidence = Confidence.CERTAIN if category == "port_in_use" else Confidence.LIKELY
         cause = job.worker_cause(end.worker, category, raised.message, confidence, why, extra=proofs, host=peer)

@@ -20,6 +20,7 @@ from atlctl.diagnosis.logline import Origin, When
 from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import Cause, Confidence, GpuIdentity, Proof, Traceback
 from atlctl.diagnosis.signatures import Matcher
+from atlctl.diagnosis.torchelastic import NoteKind
 from atlctl.diagnosis.tracebacks import Frame, Raised, Trace, exception_name, innermost_own, read_frame
 from atlctl.i18n import Message
 
@@ -428,7 +429,10 @@ class Round:
         return [
             worker
             for worker in self.job.workers
-            if worker.worker not in loud and worker.evidence.log is not None and worker.rounds.count > self.number
+            if worker.worker not in loud
+            and worker.evidence.log is not None
+            and worker.rounds.count > self.number
+            and not any(note.kind is NoteKind.UNNAMED for note in worker.evidence.log.notes)
         ]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atlctl.diagnosis.logfacts import LogReader, literals_of
 from atlctl.recording import feed as feeding
-from atlctl.recording.feed import KUBECTL, Feed, LinePrefix, find_prefix, newest_first, pump, unwrap
+from atlctl.recording.feed import KUBECTL, PASSED_ON, SHAPES, Feed, LinePrefix, find_prefix, newest_first, pump, unwrap
 from tests.unit.diagnosis.cause.logs import OWN, Log
 from tests.unit.diagnosis.samples import matcher
 
@@ -111,6 +111,9 @@ def test_lines_that_run_backwards_are_seen() -> None:
     rows = [f'{{"line": "x", "timestamp": "2026-11-20T17:45:{50 - n}Z"}}' for n in range(5)]
     assert fed(text(rows))[1].backwards
     assert not fed(text(rows[::-1]))[1].backwards
+    stamped = [f"2026-11-20T17:45:{50 - n}Z step {n}" for n in range(5)]
+    assert fed(text(stamped))[1].backwards
+    assert not fed(text(stamped[::-1]))[1].backwards
 
 
 @pytest.mark.parametrize("data", [b"a\n" + b"\0" * 9 + b"b\n", b"step 1\n" * 30_000 + b"\0" * 50 + b"x\n"])
@@ -283,10 +286,35 @@ def test_lines_of_others_stay_whole():
         b"W1120 17:45:05.757000 1 torch/x.py:1028] y",
         b"Epoch 3: 10%|# | 1/10 [00:01<00:05]",
         b"mixed-precision training is on",
+        b"2026-11-20 17:45:05.757 | INFO     | __main__:main:3 - x",
+        b"INFO main[123]: x",
+        b"train | epoch 001 | loss 3.2",
+        b"Nov 30 12:00:01 x",
     ],
 )
 def test_ordinary_lines_have_no_prefix(line):
-    assert told([line] * 40) is None
+    assert find_prefix([line] * 40, SHAPES + PASSED_ON) is None
+
+
+def test_the_time_of_a_programs_own_logger_stays():
+    """Only of passed-on lines the second lines of texts have a time, too."""
+    own = [b"2026-11-20 17:45:05 - INFO - x"] * 40
+    assert find_prefix([*own, b"Traceback (most recent call last):", b"    main()"], PASSED_ON) is None
+    padded = [b"2026-11-20 17:45:05     INFO x"] * 40
+    assert find_prefix(padded, PASSED_ON) is None
+    prefix = find_prefix([*own, b"2026-11-20 17:45:05     main()"], PASSED_ON)
+    assert prefix is not None
+    assert prefix.split(b"2026-11-20 17:45:05     main()") == (None, b"    main()")
+    prefix = find_prefix([b"[2026-11-20T17:45:05.123Z] x"] * 3, PASSED_ON)
+    assert prefix is not None
+    assert prefix.split(b"[2026-11-20T17:45:05.123Z] x") == (None, b"2026-11-20T17:45:05.123Z x")
+
+
+def test_metrics_and_paths_are_no_workers():
+    metrics = [b"train/loss 0.5", b"train/acc 0.9", b"eval/loss 0.6"] * 20
+    paths = [b"data/shard-%04d.tar was read" % number for number in range(60)]
+    assert told(metrics) is None
+    assert told(paths) is None
 
 
 def test_each_line_its_own_word_is_no_prefix():

@@ -98,8 +98,10 @@ def test_pieces_without_end_take_no_memory():
 
 
 def test_what_is_no_text_is_named():
-    found = [not_text(data) for data in (gzip.compress(b"log"), b"\xff\xfel\0o\0g\0", os.urandom(5_000))]
-    assert [what and what[0] for what in found] == ["gzip data", "UTF-16 text", "binary data"]
+    array = b'[\n  {\n    "textPayload": "x"'
+    found = [not_text(data) for data in (gzip.compress(b"log"), b"\xff\xfel\0o\0g\0", os.urandom(5_000), array)]
+    assert [what and what[0] for what in found] == ["gzip data", "UTF-16 text", "binary data", "a JSON array"]
+    assert not_text(b'[{"log": "x"}, {"log": "y"}]\n') is not None
     assert not_text(b"x" * 257 + b"ustar  ") is not None
 
 
@@ -111,6 +113,8 @@ def test_what_is_no_text_is_named():
         "训练失败\n".encode("gbk") * 50,
         b"\x1b[31mred\x1b[0m\r10%\r20%\n\x08\x08",
         b"caf\xe9\n",
+        b'[{"loss": 0.5}]\nstep 2\n',
+        b"[rank0]: x\n",
     ],
 )
 def test_logs_are_text_whatever_is_in_them(start):

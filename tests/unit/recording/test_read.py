@@ -77,6 +77,17 @@ def interleaved(form="{name}: {line}"):
     return "".join(form.format(name=name, line=line, json=json.dumps(line)) + "\n" for name, line in mixed)
 
 
+def test_the_only_log_of_a_folder_is_read_as_a_file_is(tmp_path):
+    """It may hold the lines of all workers; two logs are one of each worker, and a recording says what it has."""
+    (tmp_path / "all.log").write_text(interleaved("[pod/{name}/pytorch] {line}"))
+    assert names(read_saved([str(tmp_path)])) == ["w-0", "w-1"]
+    (tmp_path / "atlctl.json").write_text('{"job": {"name": "train"}, "workers": [{"name": "all"}]}')
+    assert names(read_saved([str(tmp_path)])) == ["all"]
+    (tmp_path / "atlctl.json").unlink()
+    write(tmp_path / "w-2.log", CULPRIT)
+    assert names(read_saved([str(tmp_path)])) == ["all", "w-2"]
+
+
 def test_a_folder(tmp_path):
     write(tmp_path / "w-1.log", CULPRIT)
     write(tmp_path / "w-0.log", VICTIM)

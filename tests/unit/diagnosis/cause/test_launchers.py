@@ -235,6 +235,13 @@ def test_a_host_that_is_not_known_to_be_mute(place: str, first: Log | WorkerEvid
     assert all(cause.worker != "worker-0" for cause in (*found.root_causes, *found.candidates))
 
 
+def test_an_agent_that_reaches_no_host_beside_a_worker_without_an_agent_is_undecided() -> None:
+    """That worker may be the host, under another name."""
+    error = SILENT_HOST.replace("10.42.9.17", "train-master")
+    found = diagnosed(Log(0).say(0, "cd: /mnt/code: No such file"), Log(1).agent_died(60, error, STORE))
+    assert (found.verdict, [cause.worker for cause in found.candidates]) == (Verdict.UNDECIDED, ["worker-1"])
+
+
 def test_a_host_that_fails_as_the_others_do_is_not_mute() -> None:
     error = SILENT_HOST.replace("10.42.9.17", "worker-0")
     found = diagnosed(*(Log(index).agent_died(60, error) for index in (0, 1)))
