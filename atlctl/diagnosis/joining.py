@@ -32,17 +32,24 @@ _FORCED = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The rounds of a worker. `ends` are the lines of the last note of each ended round; another round may follow."""
+    """The rounds of a worker. `ends` are the lines of the last note of each ended round; another round may follow.
+    `agents` are the lines in which an agent starts: a script may start it again."""
 
     ends: tuple[int, ...]
     #: True if the agent ended too: nothing runs after the last end.
     final: bool
     #: True if nothing after the last end shows a new start.
     cut: bool = False
+    agents: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
         return len(self.ends) if self.final else len(self.ends) + 1
+
+    @property
+    def launch(self) -> int:
+        """The first round of the last agent."""
+        return bisect_left(self.ends, self.agents[-1]) if self.agents else 0
 
     @property
     def seen(self) -> int:
@@ -51,28 +58,37 @@ class Rounds:
 
     def of(self, line_no: int) -> int:
         """The round in which a line was printed."""
-        return min(bisect_left(self.ends, line_no), self.seen - 1)
+        number = bisect_left(self.ends, line_no)
+        return min(number - self._before_agent(number, line_no), self.seen - 1)
 
     def ended_by(self, line_no: int) -> int:
         """The round that a summary in this line is about: the last that ended before it."""
         number = bisect_left(self.ends, line_no) - 1
         if self.ends and self.ends[-1] == _LAST and number == len(self.ends) - 2:
-            return len(self.ends) - 1
+            return len(self.ends) - 1 - self._before_agent(number + 1, line_no)
         return max(0, min(number, self.count - 1))
+
+    def _before_agent(self, number: int, line_no: int) -> bool:
+        """Whether the line is between the end of the round before `number` and the start of its agent."""
+        if number == 0 or not self.ends[number - 1]:
+            return False
+        next_agent = bisect_left(self.agents, self.ends[number - 1])
+        return next_agent < len(self.agents) and line_no < self.agents[next_agent]
 
 
 def split_rounds(
     notes: Sequence[AgentNote],
     moments: Mapping[int, Moment],
     starts: Sequence[int],
+    agents: Sequence[int],
     ends: Sequence[int],
     last_activity: int,
 ) -> Rounds:
-    """Splits a log into rounds. `starts` are lines in which a process names its rank, `ends` lines at the agent's end.
+    """Splits a log into rounds. `starts` are lines in which a process names its rank, `agents` those in which an agent
+    starts, `ends` lines at the agent's end.
 
     `last_activity` is the last line that shows training progress.
     """
-    agents = [note.line_no for note in notes if note.kind is NoteKind.STARTED]
     starts = sorted((*starts, *agents))
     found: list[int] = []
     since: AgentNote | None = None
@@ -83,7 +99,7 @@ def split_rounds(
             if any(line > note.line_no for line in agents):
                 continue
             # Nothing is started again: the output of exiting processes still belongs to this round.
-            return Rounds((*found, _LAST), final=True)
+            return Rounds((*found, _LAST), final=True, agents=tuple(agents))
         if note.kind not in (NoteKind.CLOSING, NoteKind.FORCED, NoteKind.FAILED):
             continue
         same = since is not None and since.kind is not NoteKind.FAILED and _one_end(since, note, moments, forced)
@@ -100,7 +116,8 @@ def split_rounds(
         since = note
     later = found and any(line > found[-1] for line in starts)
     final = bool(found) and not later and any(line > found[-1] for line in ends)
-    return Rounds(tuple(found), final, cut=bool(found) and not (final or later) and last_activity <= found[-1])
+    cut = bool(found) and not (final or later) and last_activity <= found[-1]
+    return Rounds(tuple(found), final, cut, tuple(agents))
 
 
 def _later_start(closed: Sequence[int], note: AgentNote) -> bool:
@@ -260,9 +277,14 @@ MAX_LOCAL = 256
 def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
     """Splits the workers' evidence by round and process.
 
-    Each pod has a separate pid namespace: if some workers show the pid of local rank 0, the others have the same.
+    Each pod has a separate pid namespace: if some workers show the pid of local rank 0, the others have the same. If
+    all agents were started again, the rounds of the last ones have the same numbers, however many there were before.
     """
     found = [_Collector(item, None, settle=False).result() for item in workers]
+    logged = [worker.rounds for worker in found if worker.evidence.log is not None]
+    again = all(rounds.launch or len(rounds.agents) > 1 for rounds in logged)  # an agent may be killed
+    last = max((rounds.launch for rounds in logged), default=0) if again else 0
+    late = [max(0, last - worker.rounds.launch) for worker in found]
     steps = Counter(
         process.pid - process.local_rank
         for worker in found
@@ -271,10 +293,10 @@ def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
     )
     usual = steps.most_common(1)[0][0] if steps else None
     settled = [
-        _Collector(worker.evidence, usual, settle=True).result()
-        if any(_nameless(item) for item in worker.processes)
+        _Collector(worker.evidence, usual, settle=True, late=rounds).result()
+        if rounds or any(_nameless(item) for item in worker.processes)
         else worker
-        for worker in found
+        for worker, rounds in zip(found, late, strict=True)
     ]
     _number_the_rest(settled)
     return settled
@@ -304,16 +326,19 @@ def _number_the_rest(workers: Sequence[WorkerRounds]) -> None:
 
 
 class _Collector:
-    def __init__(self, evidence: WorkerEvidence, usual: int | None, *, settle: bool) -> None:
-        """`usual`: pid of local rank 0 in the first round of other workers. `settle`: assign by the facts known now."""
+    def __init__(self, evidence: WorkerEvidence, usual: int | None, *, settle: bool, late: int = 0) -> None:
+        """`usual`: pid of local rank 0 in the first round of other workers. `settle`: assign by the facts known now.
+        `late`: rounds that it lacks at the start."""
         self.evidence = evidence
         self.usual = usual
         self.settle = settle
         self.log = evidence.log or LogFacts()
-        self.ends = [end for end in _agent_ends(evidence, self.log) if not _went_on(self.log, end)]
+        agents = _agent_starts(self.log)
+        self.ends = [end for end in _agent_ends(evidence, self.log, agents) if not _went_on(self.log, end)]
         starts = [item.line_no for item in self.log.identities if item.rank is not None]
         finals = [*(summary.line_no for summary in self.log.summaries), *(end.line_no for end in self.ends)]
-        self.rounds = split_rounds(self.log.notes, self.log.moments, starts, finals, self.log.last_activity)
+        self.rounds = split_rounds(self.log.notes, self.log.moments, starts, agents, finals, self.log.last_activity)
+        self.rounds = replace(self.rounds, ends=(0,) * late + self.rounds.ends)
         if failed := [note.line_no for note in self.log.notes if note.launcher and note.kind is not NoteKind.CLOSING]:
             # Other launchers do not restart processes, but a script may start the launcher again.
             again = self.log.outlived > failed[-1]
@@ -521,7 +546,8 @@ class _Collector:
                 found.loose_traces.setdefault(number, []).append(trace)
 
     def _handled(self) -> set[int]:
-        """Lines of tracebacks of ranks that went on training, if something else explains the end or nothing ended."""
+        """Lines of tracebacks of ranks that went on training, if something else explains the end or nothing ended; and
+        of programs that the launch script ran before the agent."""
         gone = {process.rank for known in self.processes.values() for process in known if process.failed}
         went_on = {rank: line_no for rank, line_no in self.log.went_on.items() if rank not in gone}
         handled = {
@@ -530,7 +556,12 @@ class _Collector:
             if trace.origin.rank is not None and trace.last.line_no < went_on.get(trace.origin.rank, 0)
         }
         ended = any(note.kind in ENDINGS for note in self.log.notes)
-        return handled if gone or len(handled) < len(self.log.traces) or not ended else set()
+        if not gone and ended and len(handled) == len(self.log.traces):
+            handled = set()
+        first = next(iter(self.log.notes), None)
+        if first is not None and first.kind is NoteKind.STARTED:
+            handled |= {trace.line_no for trace in self.log.traces if trace.last.line_no < first.line_no}
+        return handled
 
     def _reports(self, trace: Trace) -> bool:
         """Whether a traceback of a launcher or wrapper only reports the end of processes known from other lines."""
@@ -717,9 +748,9 @@ def _tail(path: str) -> str:
     return match[1] if match else path
 
 
-def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
-    """The first line about each death of an agent: a signal, or its own exception that is not a summary."""
-    started = [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
+def _agent_ends(evidence: WorkerEvidence, log: LogFacts, started: Sequence[int]) -> Iterator[AgentEnd]:
+    """The first line about each death of an agent: a signal, or its own exception that is not a summary. `started`: see
+    `_agent_starts`."""
     signalled = [note for note in log.notes if note.kind is NoteKind.SIGNALLED]
     since = max((line for line in started if signalled and line < signalled[-1].line_no), default=0)
     for note in [note for note in signalled if note.line_no > since][:1]:
@@ -734,6 +765,20 @@ def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
         for note in [note for note in log.notes if note.kind is NoteKind.RENDEZVOUS][-1:]:
             moment = log.moments.get(note.line_no)
             yield AgentEnd(evidence.worker, note.line_no, note.text, moment)
+
+
+def _agent_starts(log: LogFacts) -> list[int]:
+    """Lines in which an agent starts. Some print nothing then: words after the last ones of an agent are another's."""
+    found = [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
+    agents = [trace.last for trace in log.traces if trace.agent and not trace.logged]
+    last_words = [max(item.line_no for item in summary.entries) for summary in log.summaries if summary.entries]
+    last_words += [raised.line_no for raised in agents if "SignalException" in raised.exception]
+    words = [note.line_no for note in log.notes if not note.launcher]
+    for line_no in sorted((*words, *(raised.line_no for raised in agents))):
+        before = max((last for last in last_words if last < line_no), default=0)
+        if before and not any(before < start <= line_no for start in found):
+            found.append(before + 1)
+    return sorted(found)
 
 
 def _went_on(log: LogFacts, end: AgentEnd) -> bool:

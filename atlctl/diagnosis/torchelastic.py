@@ -348,6 +348,8 @@ MAX_ENTRIES = 512
 MAX_FOREIGN_LINES = 400
 #: Characters kept of a traceback: half of its start, half of its end.
 TRACEBACK_LIMIT = 8_192
+#: Starts of the line that a summary has in place of a traceback.
+_WITHOUT_TRACEBACK = ("To enable traceback see", "Signal ")
 _MESSAGE_LIMIT = 2_000
 _PREFIX_LIMIT = 300
 
@@ -545,6 +547,8 @@ class _SummaryBlock:
             return self._take_frame(body, line_no)
         if self._foreign_traceback or self._current is None or self._current.stack is None:
             return False
+        if self._current.rows["traceback"].startswith(_WITHOUT_TRACEBACK):
+            return False  # another process printed into this block
         self._current.stack.add(body[2:] if body.startswith("  ") else body[1:])
         return True
 

@@ -38,6 +38,8 @@ _FOREIGN_PATH = re.compile(r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)
 
 #: Words of shells for a process that a signal ended.
 _OF_SHELLS = frozenset({"Terminated", "Killed", "Aborted"})
+#: A progress bar of tqdm: `Training:  40%|####      | 4/10`.
+_BAR = re.compile(r"\d%\|")
 #: Characters of a path or function in a dump of stacks.
 _DUMP_TEXT = 300
 #: A class name of a user's exception: the last part is in CamelCase.
@@ -103,7 +105,7 @@ def _exception_name(line: str) -> str | None:
     match = _EXCEPTION.match(line)
     if match is None:
         return None
-    if match[1] in _OF_SHELLS:
+    if match[1] in _OF_SHELLS or _BAR.search(line, match.end(), match.end() + 200):
         return None
     known = _EXCEPTION_NAME.search(match[1]) or _CAMEL.search(match[1]) or _LOWER.search(match[1])
     return match[1] if known or (not match[1].isascii() and line[match.end() : match.end() + 2] == ": ") else None

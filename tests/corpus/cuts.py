@@ -85,6 +85,44 @@ def interleaved(folder: Path, chance: random.Random) -> None:
         path.write_bytes(b"".join(mixed))
 
 
+#: What a launch script prints before it starts torchrun, with a failure that it survives.
+_SCRIPT = b"""+ python prefetch.py
+Traceback (most recent call last):
+  File "/opt/tools/prefetch.py", line 12, in <module>
+    fetch()
+urllib.error.URLError: <urlopen error timed out>
++ torchrun train.py
+"""
+_BAR = b"\rTraining:  40%|####      | 40/100 [00:03<00:09,  9.9it/s, loss=0.5]\n"
+_WARNING = b"/opt/venv/lib/python3.11/site-packages/x.py:666: UserWarning: it is slow\n  warnings.warn(text)\n"
+
+
+def after_script(folder: Path, chance: random.Random) -> None:
+    """A launch script printed into each log first."""
+    for path in _logs(folder):
+        path.write_bytes(_SCRIPT + path.read_bytes())
+
+
+def after_run(folder: Path, chance: random.Random) -> None:
+    """The logs begin with those of another run, as `tee -a` leaves them."""
+    logs = _logs(folder)
+    fit = [case for case in sorted(DATA.iterdir()) if all((case / path.name).exists() for path in logs)]
+    other = chance.choice([case for case in fit if case.name != folder.name])
+    for path in logs:
+        path.write_bytes((other / path.name).read_bytes() + path.read_bytes())
+
+
+def among(line: bytes, chance_of: float) -> Cut:
+    """The same line of another process is between other lines."""
+
+    def cut(folder: Path, chance: random.Random) -> None:
+        for path in _logs(folder):
+            lines = path.read_bytes().splitlines(keepends=True)
+            path.write_bytes(b"".join((line if chance.random() < chance_of else b"") + text for text in lines))
+
+    return cut
+
+
 def without_evidence(folder: Path, chance: random.Random) -> None:
     """The lines that the answer rests on are gone."""
     saved = read_saved([str(folder)], matcher())
@@ -108,6 +146,10 @@ CUTS: dict[str, tuple[Cut, Evidence]] = {
     "no times": (untimed, Evidence()),
     "interleaved": (interleaved, Evidence()),
     "without its evidence": (without_evidence, Evidence()),
+    "after a script's failure": (after_script, Evidence()),
+    "after another run": (after_run, Evidence()),
+    "among progress bars": (among(_BAR, 0.05), Evidence()),
+    "among warnings": (among(_WARNING, 0.05), Evidence()),
 }
 #: Damages after which some of several workers or ranks may be left, and kinds of truth about several ranks.
 _PARTS = ("one worker missing", "last 60 lines", "last 30 lines", "without its evidence")

@@ -195,7 +195,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
         why = Message("they failed at the same moment, independently of each other")
         return _several(this, first.leaders, why, Confidence.LIKELY)
     if len(alike) > 1 and _spoke(leader) and _own_words_of_all(alike):
-        sure = len(alike) == len(this.initiators) and not (this.job.incomplete or this.job.cut)
+        sure = len(alike) == len(this.initiators) and not (this.job.incomplete or this.job.cut) and this.everywhere
         confidence = (
             Confidence.CERTAIN if sure and not any(i.process.guessed_words for i in alike) else Confidence.LIKELY
         )
@@ -249,7 +249,8 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
     else:
         alone = not this.failures[1:]
         why = Message("the only failure in the logs") if alone else Message("only this rank failed by itself")
-        doubtful = not sure or not this.job.whole or _of_the_worker(this, leader) or _one_of_several(this, leader)
+        doubtful = not (sure and this.job.whole and this.everywhere)
+        doubtful = doubtful or _of_the_worker(this, leader) or _one_of_several(this, leader)
         confidence = Confidence.LIKELY if doubtful else Confidence.CERTAIN
     return confidence, joined([why, *tail])
 

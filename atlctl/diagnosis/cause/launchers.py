@@ -254,7 +254,7 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
         cause = job.worker_cause(None, category, raised.message, Confidence.LIKELY, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
     # Another worker without an agent may be the one that could not be reached.
-    unclear = (nameless or category in _FAR) and any(not worker.elastic for worker in job.workers)
+    unclear = (nameless or category in _FAR) and any(not _came(this, worker) for worker in job.workers)
     if len(workers) == 1 and not unclear:
         why = Message("its agent failed by itself, independently of its processes")
         confidence = Confidence.CERTAIN if category == "port_in_use" else Confidence.LIKELY
@@ -281,9 +281,14 @@ def _mute_host(this: Round, message: str, failed: set[str]) -> str | None:
     host = match["host"]
     for worker in this.job.workers:
         named = host == worker.worker or host.startswith(f"{worker.worker}.") or host in worker.addresses
-        if named and worker.worker not in failed and worker.evidence.log is not None and not worker.elastic:
+        if named and worker.worker not in failed and worker.evidence.log is not None and not _came(this, worker):
             return worker.worker
     return None
+
+
+def _came(this: Round, worker: WorkerRounds) -> bool:
+    """Whether the log has lines of the worker's agent in this round."""
+    return worker.elastic and worker.rounds.count > this.number
 
 
 def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:

@@ -422,6 +422,11 @@ class Round:
             if worker.rounds.of(said.line_no) == self.number
         ]
 
+    @property
+    def everywhere(self) -> bool:
+        """Whether every log has this round."""
+        return all(item.rounds.count > self.number for item in self.job.workers if item.evidence.log is not None)
+
     def silent_workers(self) -> list[WorkerRounds]:
         """Workers whose log reports no end in this round."""
         loud = {item.worker for item in self.failures if item.part is not Part.SILENT}

@@ -7,6 +7,7 @@ import pytest
 from atlctl.diagnosis.evidence import RankLogFacts, WorkerEvidence
 from atlctl.diagnosis.joining import Process, Rounds, WorkerRounds, collect_all, split_rounds
 from atlctl.diagnosis.logfacts import LogFacts
+from atlctl.diagnosis.torchelastic import NoteKind
 from atlctl.jobs.model import State
 from tests.unit.diagnosis.cause.logs import (
     NOBODY_CAME,
@@ -54,7 +55,8 @@ def rounds_of(lines: list[str]) -> tuple[Rounds, LogFacts]:
     facts = parse(lines)
     starts = [item.line_no for item in facts.identities if item.rank is not None]
     ends = [item.line_no for item in facts.summaries]
-    return split_rounds(facts.notes, facts.moments, starts, ends, facts.last_activity), facts
+    agents = [note.line_no for note in facts.notes if note.kind is NoteKind.STARTED]
+    return split_rounds(facts.notes, facts.moments, starts, agents, ends, facts.last_activity), facts
 
 
 SUMMARY = block(entry())

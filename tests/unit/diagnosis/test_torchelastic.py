@@ -87,6 +87,14 @@ def test_foreign_lines_inside_a_block_are_skipped():
     assert (found.rank, found.traceback) == (5, STACK.rstrip())
 
 
+@pytest.mark.parametrize("text", ["To enable traceback see: https://x", "Signal 15 (SIGTERM) received by PID 7"])
+def test_an_entry_without_a_traceback_ends_with_its_row(text):
+    rows = block(entry(text=text))
+    at = next(number for number, row in enumerate(rows) if text in row) + 1
+    (found,) = only([*rows[:at], "/x.py:6: UserWarning: it is slow", "  warnings.warn(text)", *rows[at:]]).entries
+    assert (found.traceback, found.message_last_line) == (text, text)
+
+
 def test_cut_at_the_top_keeps_the_root():
     lines = block(entry(rank=4, text=STACK), [entry(1, rank=1)])
     start = lines.index("Root Cause (first observed failure):")

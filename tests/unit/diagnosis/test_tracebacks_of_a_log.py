@@ -81,6 +81,11 @@ def test_the_text_of_other_messages_is_their_first_line():
     assert one([*BEFORE, HEAD, FRAME, "ValueError: x", "what follows"]).last.text == "ValueError: x"
 
 
+def test_a_progress_bar_in_a_traceback_is_not_its_exception():
+    lines = [HEAD, FRAME, "Training:  40%|####      | 4/10 [00:03<00:09,  9.9it/s]", FRAME, "ValueError: x"]
+    assert one([*BEFORE, *lines]).last.message == "ValueError: x"
+
+
 def test_a_log_line_ends_a_message():
     lines = [HEAD, FRAME, "ValueError: x", "2026-11-20 17:45:05,123 INFO r0 train: going on", "E1120 17:45:05.1 x"]
     assert one([*BEFORE, *lines]).last.detail == ()
