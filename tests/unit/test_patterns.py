@@ -22,6 +22,7 @@ import pytest
 import atlctl
 from atlctl.diagnosis.signatures import Matcher, builtin
 from atlctl.diagnosis.steps import formats
+from atlctl.recording import feed
 from atlctl.render import redact
 
 ROOT = Path(atlctl.__file__).parent
@@ -47,6 +48,7 @@ MADE_LATER = {
     ("diagnosis.rankreport", ""): "of the module's table, which holds it",
     ("diagnosis.torchelastic", "_compiled"): "of the module's table, which holds it",
     ("recording.excerpts", ""): "of the module's table, which holds it",
+    ("recording.feed", "__init__"): "the shapes of prefixes, looked at below",
 }
 #: Patterns of `render.redact` that are compiled on demand, in addition to its table.
 LATE = ("_OPENS", "_NAMES_NEXT", "_VALUE_NEXT", "_PERHAPS", "_SURE_NAME", "_PERHAPS_NAME")
@@ -109,6 +111,9 @@ def found() -> list[Found]:
     for form in formats():
         for one in (form.pattern, *form.also):
             made[one.pattern, one.flags, False] = Found(f"steps {form.id}", one, False)
+    for prefix in (feed.KUBECTL, *feed.SHAPES, *feed.PASSED_ON):
+        one = re.compile(prefix.pattern)
+        made[one.pattern, one.flags, True] = Found(f"recording.feed: {prefix.pattern[:60]!r}", one, True)
     matcher = Matcher(builtin().signatures)
     for place, signature in enumerate(builtin().signatures):
         one = matcher._pattern(place, signature)
