@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from atlctl.diagnosis.consequence import consequence_of, own_text
 from atlctl.diagnosis.evidence import WorkerEvidence
@@ -773,12 +774,13 @@ def _agent_starts(log: LogFacts) -> list[int]:
     agents = [trace.last for trace in log.traces if trace.agent and not trace.logged]
     last_words = [max(item.line_no for item in summary.entries) for summary in log.summaries if summary.entries]
     last_words += [raised.line_no for raised in agents if "SignalException" in raised.exception]
-    words = [note.line_no for note in log.notes if not note.launcher]
-    for line_no in sorted((*words, *(raised.line_no for raised in agents))):
-        before = max((last for last in last_words if last < line_no), default=0)
-        if before and not any(before < start <= line_no for start in found):
-            found.append(before + 1)
-    return sorted(found)
+    words = sorted((*(n.line_no for n in log.notes if not n.launcher), *(raised.line_no for raised in agents)))
+    silent = []
+    for last, following in pairwise((*sorted(last_words), _LAST)):
+        at = bisect_right(words, last)
+        if at < len(words) and words[at] <= following and words[at] not in found:
+            silent.append(last + 1)
+    return sorted(found + silent)
 
 
 def _went_on(log: LogFacts, end: AgentEnd) -> bool:

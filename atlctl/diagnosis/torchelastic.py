@@ -25,6 +25,7 @@ from itertools import chain, islice
 from signal import Signals
 from typing import Any
 
+from atlctl.diagnosis.consequence import own_text
 from atlctl.diagnosis.logline import PROGRESS, PROGRESS_HEAD, clean_line, decode
 from atlctl.diagnosis.scanner import sieve_for
 from atlctl.diagnosis.tracebacks import HEADER, read_exception
@@ -348,8 +349,6 @@ MAX_ENTRIES = 512
 MAX_FOREIGN_LINES = 400
 #: Characters kept of a traceback: half of its start, half of its end.
 TRACEBACK_LIMIT = 8_192
-#: Starts of the line that a summary has in place of a traceback.
-_WITHOUT_TRACEBACK = ("To enable traceback see", "Signal ")
 _MESSAGE_LIMIT = 2_000
 _PREFIX_LIMIT = 300
 
@@ -547,7 +546,7 @@ class _SummaryBlock:
             return self._take_frame(body, line_no)
         if self._foreign_traceback or self._current is None or self._current.stack is None:
             return False
-        if self._current.rows["traceback"].startswith(_WITHOUT_TRACEBACK):
+        if (text := self._current.rows["traceback"]) and own_text(text) is None:
             return False  # another process printed into this block
         self._current.stack.add(body[2:] if body.startswith("  ") else body[1:])
         return True

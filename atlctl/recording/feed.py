@@ -31,7 +31,7 @@ from atlctl.diagnosis.torchelastic import AGENT_STARTS
 from atlctl.diagnosis.tracebacks import HEADER, embedded_in, rank_in
 from atlctl.i18n import Message, joined, plural
 from atlctl.jobs.fields import without_surrogates
-from atlctl.recording.lines import LineReader, Uncri, unstamped
+from atlctl.recording.lines import RFC3339, LineReader, Uncri, unstamped
 
 Told = Literal["file", "prefix", "task", "json", "host"]
 
@@ -46,7 +46,7 @@ _DENSE, _SHOWN = 16_384, 1024
 #: Bytes at the start of one worker's log from which its format is detected.
 _FORM = 32 * 1024
 #: RFC 3339. Other time stamps of JSON lines are not used.
-_RFC3339 = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)")
+_RFC3339 = re.compile(RFC3339.decode())
 #: Key paths of the pod's name, and keys of the log text, by descending priority.
 _POD = (
     ("labels", "pod"),
@@ -225,12 +225,11 @@ class Feed:
         self.backwards = newest_first(
             [found.time for found in wrapped] or [line[: len(line) - len(text)].decode() for line, text in stamped]
         )
+        shapes: tuple[PrefixShape, ...] = SHAPES
         if self._alone:
             # In one worker's log only mpirun's tags are unambiguous.
-            self._prefix = find_prefix(bare, SHAPES[: not any(word in start for word in _AGENTS)] + PASSED_ON)
-        else:
-            self._prefix = find_prefix(bare, SHAPES + PASSED_ON)
-        self._prefix = self._prefix or _indentation(bare)
+            shapes = SHAPES[: not any(word in start for word in _AGENTS)]
+        self._prefix = find_prefix(bare, shapes + PASSED_ON) or _indentation(bare)
         if self._prefix or (not self._alone and any(line[:5] == b"[pod/" for line in bare)):
             return False
         return not wrapped and b"\0" not in start and not any(Uncri.made(line) for line in sample[:200])
@@ -306,15 +305,18 @@ class Feed:
             told = self._prefix.split(bare) if self._prefix else None
         if told is None:
             self._give(self._own, line, bare, quiet=quiet)
-        elif told[0] is None or (self._alone and self._prefix and not self._prefix.shape.label):
-            self._give(self._own, told[1] if unstamped(told[1]) != told[1] else stamp + told[1], told[1], quiet=quiet)
-        elif self._alone:
-            self._give(self._own, stamp + b"[rank%d]: " % task_number(told[0]) + told[1], bare, quiet=quiet)
+            return
+        name, text = told
+        task = self._prefix is not None and bool(self._prefix.shape.label)
+        if self._alone and task and name is not None:
+            self._give(self._own, stamp + b"[rank%d]: " % task_number(name) + text, bare, quiet=quiet)
+            return
+        # A second stamp, after the prefix, is the worker's own and is preferred.
+        stamped = text if unstamped(text) != text else stamp + text
+        if self._alone or name is None:
+            self._give(self._own, stamped, text, quiet=quiet)
         else:
-            # A second stamp, after the prefix, is the worker's own and is preferred.
-            text = told[1] if not stamp or unstamped(told[1]) != told[1] else stamp + told[1]
-            task = self._prefix is not None and bool(self._prefix.shape.label)
-            self._give(self._other(told[0], "task" if task else "prefix"), text, bare, quiet=quiet)
+            self._give(self._other(name, "task" if task else "prefix"), stamped, bare, quiet=quiet)
 
     def _give(self, worker: _Worker, line: bytes, bare: bytes, *, quiet: bool) -> None:
         if quiet and worker.rests:
@@ -428,21 +430,17 @@ _MPI = (
 #: Lines of a torchelastic agent: if a task prints them, it is a launcher, not a rank.
 _AGENTS = (b"torch/distributed/elastic", b"torch/distributed/run.py", AGENT_STARTS)
 
-#: `srun -l`.
-_OF_SRUN = (
-    PrefixShape(rb" {0,4}(?P<worker>\d{1,6}): ", label="task-"),
-    PrefixShape(rb"\[(?P<worker>\d{1,6})\] ", label="task-"),
-)
 _POD_NAME = rb"(?P<worker>[a-z0-9][a-z0-9.]{0,100}-[a-z0-9.-]{0,150})"
 _CONTAINER = rb"[a-z][a-z0-9-]{0,62}"
-_ISO = rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
 _OF_SYSLOG = rb"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})? "
 #: The first match wins.
 SHAPES = (
     PrefixShape(_MPI, 0.5, label="task-"),
     PrefixShape(_COLON, 0.5, named=True, words=True),  # atlctl, clush, pdsh, Argo
     PrefixShape(_COLON, words=True),
-    *_OF_SRUN,
+    # `srun -l`
+    PrefixShape(rb" {0,4}(?P<worker>\d{1,6}): ", label="task-"),
+    PrefixShape(rb"\[(?P<worker>\d{1,6})\] ", label="task-"),
     # torchx, CloudWatch (`aws logs tail`)
     PrefixShape(rb"(?P<worker>[A-Za-z_][\w.-]{0,100}(?:/[\w.-]{1,100}){0,3}/(?=[^\s/]{0,200}\d)[\w.-]{1,200}) "),
     # stern, also of several namespaces
@@ -463,8 +461,8 @@ PASSED_ON = (
         sure=True,
         words=True,
     ),
-    PrefixShape(rb"\[(?P<time>%b)\] ?" % _ISO),
-    PrefixShape(rb"[^\t]{1,200}\t[^\t]{1,200}\t(?:\xef\xbb\xbf)?(?P<time>%b) ?" % _ISO),
+    PrefixShape(rb"\[(?P<time>%b)\] ?" % RFC3339),
+    PrefixShape(rb"[^\t]{1,200}\t[^\t]{1,200}\t(?:\xef\xbb\xbf)?(?P<time>%b) ?" % RFC3339),
     PrefixShape(rb"\[20\d\d-\d\d-\d\d[^\]]{9,25}\] \{[^{}]{1,200}:\d{1,6}\} [A-Z]{4,8} - (?:\[[\w-]{1,99}\] )?"),
     PrefixShape(_OF_SYSLOG, continued=True),
     PrefixShape(

@@ -19,7 +19,8 @@ CHUNK = 256 * 1024
 _HELD = 4 * LINE_LIMIT
 
 #: RFC 3339 with any fraction, as `kubectl logs --timestamps` and the kubelet prepend it.
-_STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
+RFC3339 = rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
+_STAMP = re.compile(RFC3339 + b" ")
 #: After the stamp, in the kubelet's files: the stream, and F for a full line or P for a partial one.
 _CRI = re.compile(rb"(?:stdout|stderr) ([FP]) ?")
 
