@@ -199,9 +199,13 @@ number = os.environ["RANK"]
 path = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + number + ".pipe"
 os.mkfifo(path)
 pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if number != "9" else -1
-os.rename(path, path) if number != "8" else None
+open(path + ".ready", "w").close()
 while True:
-    if number == "7" and os.read(pipe, 128):
+    try:
+        asked = number == "7" and os.read(pipe, 128)
+    except BlockingIOError:  # a writer has opened the pipe and not yet written
+        asked = False
+    if asked:
         with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + number, "wb") as file:
             file.write(b"\\x80 a new dump")
     time.sleep(0.02)
@@ -221,7 +225,7 @@ def test_torch_is_asked_for_a_dump_of_its_recorder(tmp_path: Path, monkeypatch: 
     processes.append(_process(RANK="10", LOCAL_RANK="0", WORLD_SIZE="12", TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/trace_"))
     monkeypatch.setattr(dumping, "_WRITE_SECONDS", 1.0)
     try:
-        assert proc.wait_until(lambda: len(list(tmp_path.glob("pipe_*.pipe"))) == 3)
+        assert proc.wait_until(lambda: len(list(tmp_path.glob("pipe_*.ready"))) == 3)
         finder = _finder(monkeypatch)
         found = sorted(finder.ranks(), key=lambda rank: rank["rank"])
         dumping.Dumps(None, time.monotonic() + 20, allowed=False).ask(found, finder.environs, write=True)
