@@ -137,6 +137,8 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
+@_local.callback()
+@_ssh.callback()
 def _root(
     job: options.JobOption = None,
     output: Output = None,
@@ -154,26 +156,7 @@ def _root(
         bool, typer.Option("--version", is_eager=True, callback=_version, help=Message("show the version and exit"))
     ] = False,
 ) -> None:
-    """Shared options, accepted before a command's name; the parser merges them with those after it."""
-
-
-@_local.callback()
-@_ssh.callback()
-def _group_root(
-    job: options.JobOption = None,
-    output: Output = None,
-    backend: Backend = None,
-    namespace: options.Namespace = None,
-    context: options.KubeContext = None,
-    kubeconfig: options.Kubeconfig = None,
-    selector: options.Selector = None,
-    hostfile: options.Hostfile = None,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
-    debug: Debug = False,
-    color: Color = None,
-) -> None:
-    """The same shared options between `local` or `ssh` and the command's name."""
+    """Shared options, accepted before a command's name and a group's; the parser merges them with those after it."""
 
 
 def run(argv: Sequence[str]) -> int:

@@ -81,6 +81,8 @@ class Sign(StrEnum):
     GLOO = "gloo"
     #: It waits for a lock, and no thread of gloo is in a collective.
     LOCK = "lock"
+    #: It waits with a timeout, as `send` and `recv` of gloo do, and no thread of gloo is in a collective.
+    PEER = "peer"
     FUTEX = "futex"
     POLL = "poll"
     OTHER = "other"
@@ -215,7 +217,7 @@ def diagnose(reports: Mapping[str, StackReport], whole: bool, silent: Mapping[st
     if silent and any(rank.held for rank in ranks) and not any(rank.what in CULPRIT for rank in ranks):
         ranks += [_mute(rank, silent) for rank in unseen]
         unseen = ()
-    what, confidence, why, culprits = _verdict(ranks, seconds, launched.moved)
+    what, confidence, why, culprits = _verdict(ranks, seconds, launched.moved, complete)
     if not ranks:
         why = nobody(reports)
     return Scene(what, confidence, why, culprits, _fold(ranks, culprits), tuple(ranks), world, unseen, seconds)
@@ -265,9 +267,12 @@ def _by_exclusion(found: list[tuple[str, RankReport, StackReport]]) -> list[tupl
 
 
 def _verdict(
-    ranks: Sequence[Judged], seconds: float, moved: bool | None
+    ranks: Sequence[Judged], seconds: float, moved: bool | None, complete: bool
 ) -> tuple[What, Confidence | None, str, tuple[Judged, ...]]:
-    """The verdict on the job, its confidence, the reason, and the culprits. `moved`: NCCL counted new launches."""
+    """The verdict on the job, its confidence, the reason, and the culprits. `moved`: NCCL counted new launches.
+    `complete`: these are all ranks of the job."""
+    if ranks and all(rank.sign is Sign.ENDED for rank in ranks):
+        return What.UNKNOWN, None, Message("all ranks ended during the look"), ()
     culprits = [rank for rank in ranks if rank.what in CULPRIT]
     waiting = [rank for rank in ranks if rank.what is What.COLLECTIVE and rank.held]
     # A rank that is gone or stopped explains the ranks that hang because of it.
@@ -280,7 +285,9 @@ def _verdict(
     if starting:
         return What.STARTING, None, _how_long(starting, len(ranks)), ()
     if waiting and len(waiting) == len(ranks):
-        why = Message("every rank waits and none is missing: the network may be down, or some ranks were not seen")
+        why = Message("every rank that was seen waits: they may wait for those that were not seen")
+        if complete:
+            why = Message("every rank waits: for each other in different groups or operations, or for the network")
         return What.UNKNOWN, None, why, ()
     if ranks and moved:
         why = Message("collectives were launched during the look; compare two looks with --repeat")
@@ -293,6 +300,9 @@ def _verdict(
     if ranks and all(rank.what is What.WORKING for rank in ranks):
         why = Message("every rank was moving during the look; compare two looks with --repeat")
         return What.WORKING, Confidence.GUESS, why, ()
+    if waiting:
+        why = Message("some ranks wait in a collective, and it cannot be seen what the others wait for")
+        return What.UNKNOWN, None, why, ()
     if any(rank.frames for rank in ranks):
         return What.UNKNOWN, None, Message("no rank differs from the others"), ()
     return What.UNKNOWN, None, Message("no rank differs from the others, and there are no Python stacks"), ()
@@ -372,6 +382,7 @@ BY_SIGN: Mapping[Sign, tuple[What, str]] = {
     Sign.CHILD: (What.HUNG, Message("it waits for a process that it has started")),
     Sign.LOCK: (What.HUNG, Message("it waits for a lock, and no collective of gloo is under way in it")),
     Sign.GLOO: (What.COLLECTIVE, Message("a collective of gloo is under way in it")),
+    Sign.PEER: (What.UNKNOWN, Message("it waits with a time limit, as in send and recv of gloo")),
     Sign.BUSY: (What.UNKNOWN, Message("it uses a CPU")),
     Sign.FUTEX: (What.UNKNOWN, Message("it waits for another thread or for a lock")),
     Sign.POLL: (What.UNKNOWN, Message("it waits for the network or a device")),
@@ -418,6 +429,8 @@ def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
     if sign is Sign.GLOO and place in (StackPlace.USER, StackPlace.BACKWARD, StackPlace.LOCK):
         # `work.wait()` and the reducer of DDP wait below Python, where its stack ends.
         return replace(base, confidence=Confidence.LIKELY, waits=True)
+    if sign is Sign.PEER and place is StackPlace.USER:
+        return replace(base, what=What.COLLECTIVE, confidence=Confidence.LIKELY, waits=True)
     what, why = BY_PLACE[place]
     if place is StackPlace.USER:
         why = _IN_USER.get(sign, why)
@@ -425,6 +438,8 @@ def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
             what, why = BY_SIGN[sign]
     if place is StackPlace.LOADER and any(child.at.state == "D" for child in rank.children):
         what, why = What.IO, Message("its DataLoader's processes wait for a device or a file system")
+    if function in _PIPELINE and place is StackPlace.COLLECTIVE:
+        why = Message("its stack waits for another rank")
     if function is not None and what not in (What.HUNG, What.STOPPED):
         why = Message("{why}: {function}", why=why, function=function)
     waits = place in (StackPlace.COLLECTIVE, StackPlace.JOINING, StackPlace.DEVICE) or (
@@ -548,7 +563,7 @@ def _recorded(rank: Judged, joined: Joined) -> Judged:
 
 
 #: Signs of a main thread that does nothing.
-_RESTS = frozenset({Sign.SLEEP, Sign.FILE, Sign.CHILD, Sign.DISK, Sign.LOCK, Sign.FUTEX, Sign.POLL})
+_RESTS = frozenset({Sign.SLEEP, Sign.FILE, Sign.CHILD, Sign.DISK, Sign.LOCK, Sign.PEER, Sign.FUTEX, Sign.POLL})
 
 
 def _launched(rank: Judged, counted: LaunchCounts) -> Judged:
@@ -797,7 +812,9 @@ def _lock(rank: RankReport) -> Sign:
         return Sign.FUTEX
     if any(at.syscall == "futex" and at.timed for at in gloo):
         return Sign.GLOO
-    return Sign.LOCK if all(at.syscall == "futex" and not at.timed for at in gloo) else Sign.FUTEX
+    if not all(at.syscall == "futex" and not at.timed for at in gloo):
+        return Sign.FUTEX
+    return Sign.PEER if all(look.timed for look in rank.looks) else Sign.LOCK
 
 
 def join(dumps: Sequence[tuple[FlightDump, float | None]], window: float) -> Joined:

@@ -526,7 +526,7 @@ _RULES = tuple(
         (
             StackPlace.COLLECTIVE,
             r"torch/distributed/(distributed_c10d|_functional_collectives|_dist2|rpc/api)\.py$",
-            r"(?!get_|is_|_get_|_rank_|_check_|_warn)",
+            r"(?!get_|is_|_get_|_rank_|_check_|_warn|wrapper$)",
         ),
         (
             StackPlace.COLLECTIVE,

@@ -49,7 +49,7 @@ def _inner() -> typer.Typer:
 app = new_app(cls=_Sample)
 inner = new_app(cls=_Inner, name="local")
 app.callback()(real_app._root)
-inner.callback()(real_app._group_root)
+inner.callback()(real_app._root)
 
 
 def run(*argv: str) -> int:

@@ -29,9 +29,9 @@ def rank(number: int | None, sign: str = "gloo", each: int = 4, world: int = 16,
     call = _CALLS.get(sign, "futex")
     if state != "S":
         call = {"R": "running", "D": "read"}.get(state, "none")
-    look = {"name": "python", "state": state, "wchan": None, "syscall": call, "timed": False, "target": None}
+    look = {"name": "python", "state": state, "wchan": None, "syscall": call, "timed": sign == "peer", "target": None}
     gloo = [["pt_gloo_runloop", "S", "futex", False, None, 1]]
-    if sign in ("gloo", "lock"):
+    if sign in ("gloo", "lock", "peer"):
         gloo.append(["pt_gloo_runloop", "S", "futex", sign == "gloo", None, 1])
     numbers: dict[str, Any] = {"ticks": 0, "main_ticks": 0, "run_ns": 0, "wait_ns": 0, "switches": 0}
     if sign == "busy":

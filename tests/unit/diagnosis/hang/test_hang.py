@@ -55,6 +55,40 @@ def test_all_wait_and_none_is_missing() -> None:
     scene = job({})
     assert said(scene) == ("undecided", None, [])
     assert "every rank waits" in scene.why
+    scene = diagnose({"worker-0": report(*[rank(number) for number in range(4)])}, whole=False)
+    assert said(scene) == ("undecided", None, [])
+    assert "not seen" in scene.why
+
+
+def test_send_and_recv_of_gloo_wait_for_another_rank() -> None:
+    """A stage of a pipeline that waits for the one that hangs is no culprit; nor is one beside waiting ranks."""
+    assert said(job({5: rank(5, "sleep"), 6: rank(6, "peer"), 7: rank(7, "peer")})) == (
+        "hung in user code",
+        "likely",
+        [5],
+    )
+    assert said(job({5: rank(5, "sleep")}, usual="peer")) == ("hung in user code", "likely", [5])
+    scene = job({5: rank(5, "peer")})
+    assert said(scene) == ("undecided", None, [])
+    assert "cannot be seen what the others wait for" in scene.why
+    wait = stack(USER)  # `work.wait()`
+    scene = job({5: rank(5, "sleep", stack=wait), 6: rank(6, "peer", stack=wait)}, stack=stack(*COLLECTIVE))
+    assert said(scene) == ("hung in user code", "certain", [5])
+    scene = job({5: rank(5, "peer", stack=stack(["recv", COLLECTIVE[0][1], 9], USER))}, stack=stack(*COLLECTIVE))
+    assert said(scene) == ("undecided", None, [])
+    assert scene.ranks[5].why == "its stack waits for another rank: recv"
+
+
+def test_a_wrapper_of_torch_is_no_operation() -> None:
+    api = f"{SITE}/torch/distributed/rpc/api.py"
+    frames = stack(["rpc_sync", api, 842], ["_require_initialized.<locals>.wrapper", api, 99], USER)
+    assert "it is in rpc_sync," in job({5: rank(5, "futex", stack=frames)}, stack=stack(*COLLECTIVE)).why
+
+
+def test_a_job_that_ends_during_the_look_has_no_culprit() -> None:
+    scene = job({}, usual="ended")
+    assert said(scene) == ("undecided", None, [])
+    assert scene.why == "all ranks ended during the look"
 
 
 def test_one_waits_in_another_collective() -> None:
