@@ -56,13 +56,22 @@ _POD = (
     ("resource", "labels", "pod_name"),
     ("pod",),
     ("pod_name",),
+    # Kibana; Aliyun's SLS.
+    ("kubernetes.pod_name",),
+    ("kubernetes.pod.name",),
+    ("_pod_name_",),
+    ("__tag__:_pod_name_",),
 )
 _TEXT = ("line", "log", "message", "msg", "textPayload")
+#: Text keys that only count beside a pod or a time of a log service (SLS, CloudWatch, Splunk, journald): a program that
+#: prints its data has such keys, too.
+_TEXT_OF_SERVICES = ("content", "@message", "_raw", "MESSAGE")
+_SERVICES = frozenset({"_time_", "__time__", "@timestamp", "_time", "__REALTIME_TIMESTAMP"})
 #: Text keys of a program's own logger: a level beside them is the program's. Log shippers set a level per stream.
 _OWN_TEXT = ("message", "msg")
 _LEVELS = (("level",), ("levelname",), ("severity",), ("log.level",), ("log", "level"))
 _BELOW_ERROR = frozenset({"TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING"})
-_TIME = ("timestamp", "@timestamp", "time", "ts")
+_TIME = ("timestamp", "@timestamp", "time", "ts", "_time_")
 #: Kubernetes' limit for names is 253.
 _NAME_LIMIT = 253
 _NAME = rb"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
@@ -363,11 +372,14 @@ def unwrap(line: bytes) -> JsonLine | None:
         return None
     if not isinstance(found, dict):
         return None
-    key = next((key for key in _TEXT if isinstance(found.get(key), str)), None)
+    if isinstance(found.get("_source"), dict):  # a hit of Elasticsearch
+        found = found["_source"]
+    pod = next((name for path in _POD if (name := _at(found, path))), None)
+    keys = _TEXT if pod is None and _SERVICES.isdisjoint(found) else (*_TEXT, *_TEXT_OF_SERVICES)
+    key = next((key for key in keys if isinstance(found.get(key), str)), None)
     if key is None:
         return None
     text: str = found[key]
-    pod = next((name for path in _POD if (name := _at(found, path))), None)
     time = next((found[key] for key in _TIME if isinstance(found.get(key), str)), "")
     lines = without_surrogates(text).encode().removesuffix(b"\n").split(b"\n")
     level = next((level for path in _LEVELS if (level := _at(found, path))), "").upper() if key in _OWN_TEXT else ""

@@ -20,6 +20,8 @@ from atlctl.recording.packed import unpacked_name
 _KNOWN_TAGS = ("ts", "previous", "stdout", "stderr")
 #: Logs of one worker in reading order; then come the parts of a recorded log, then logs with other tags.
 _ORDER = ("previous", "")
+#: Endings of logs in a folder without any `.log`, as Slurm and Azure ML write them, with those that they count as.
+_ENDINGS = {".out": ".stdout.log", ".err": ".stderr.log", ".txt": ".log"}
 #: Segments of a recorded log: the second one is `NAME.part-2.ts.log`.
 _PART = re.compile(r"part-([1-9]\d{0,8})")
 _FILES = re.compile(r"(.+)_(?:tmp|elastic)")
@@ -120,6 +122,7 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
     """The logs in `folder` and, unless `error_files` is false, everything else that is evidence. Raises OSError."""
     found = FolderContent()
     names: dict[str, str] = {}  # the names of the unpacked logs -> the files
+    others: dict[str, str] = {}
     folders: set[str] = set()
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -131,11 +134,14 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
             elif (name := log_name(entry.name)) is None:
                 if error_files and _is_dump(entry.path):
                     found.dumps.setdefault(LOOSE, []).append(entry.path)
+                elif (name := _counts_as(entry.name)) and entry.is_file(follow_symlinks=False):
+                    others[name] = entry.name
             elif entry.is_symlink():
                 found.links.append(entry.path)
             elif entry.is_file(follow_symlinks=False) and len(names) < MAX_LOGS:
                 # Of a log and its compressed copy, the log is read.
                 names[name] = min(entry.name, names.get(name, entry.name), key=len)
+    names = names or dict([*others.items()][:MAX_LOGS])
     for name, files in group(list(names)).items():
         found.logs[name] = [os.path.join(folder, names[file]) for file in files]
     for name in sorted(folders - found.logs.keys(), key=natural_key):
@@ -174,6 +180,13 @@ def log_name(name: str) -> str | None:
     """The name of a log, without an ending of compression; None if it does not end in `.log` then."""
     plain = unpacked_name(name)
     return plain if plain.endswith(".log") and plain != ".log" else None
+
+
+def _counts_as(name: str) -> str | None:
+    stem, ending = os.path.splitext(name)
+    if not stem or ending not in _ENDINGS or (ending == ".txt" and "log" not in stem):
+        return None
+    return stem + _ENDINGS[ending]
 
 
 def _is_dump(path: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import shlex
 from collections.abc import Callable
 
 from atlctl.diagnosis.logline import LINE_LIMIT
@@ -41,6 +42,13 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
 _TAR = (257, b"ustar")
 #: The start of `gcloud logging read --format json`, and of exports of others.
 _ARRAY = re.compile(rb'\s*\[\s*\{\s*"')
+#: The header of a table that a log service exports as CSV, and a program that makes JSON lines of it.
+_CSV_NAME = rb'"?[\w@.:() -]{1,80}"?'
+_CSV = re.compile(
+    rb'(?=[^\n]*,)(?:%b,){0,99}"?(?:message|log|line|content|msg|textPayload|@message|_raw)"?(?:,%b){0,99}\r?\n'
+    % (_CSV_NAME, _CSV_NAME)
+)
+_OF_CSV = "python3 -c 'import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(sys.stdin)]'"
 #: Control bytes that logs do not contain: C0 without NUL (holes), backspace, tab, newlines, form feed, escape.
 _JUNK = bytes(code for code in range(1, 32) if code not in (8, 9, 10, 12, 13, 27))
 #: The largest share of such bytes in text; in random data it is about a tenth.
@@ -76,6 +84,8 @@ def not_text(start: bytes) -> tuple[str, str] | None:
     array = _ARRAY.match(start)
     if array and (b"\n" in array[0] or b"\n" not in start.rstrip()):
         return Message("a JSON array"), "jq -c '.[]'"
+    if _CSV.match(start):
+        return Message("CSV"), _OF_CSV
     sample = start[:_SAMPLE].replace(b"\0", b"")
     junk = len(sample) - len(sample.translate(None, _JUNK))
     if junk > _JUNK_SHARE * len(sample):
@@ -86,7 +96,10 @@ def not_text(start: bytes) -> tuple[str, str] | None:
 def no_log(what: tuple[str, str], shown: str, path: str, command: str) -> UsageError:
     """The error for `path`, a file of the type `what` (see `not_text`), given to the atlctl command `command`."""
     name, way = what
-    hint = way.filled(command=command) if isinstance(way, Message) else f"{way} {path} | atlctl {command} --from -"
+    if isinstance(way, Message):
+        hint: str = way.filled(command=command)
+    else:
+        hint = " | ".join((way if path == "-" else f"{way} < {shlex.quote(path)}", f"atlctl {command} --from -"))
     return UsageError(Message("{path} is not a log but {what}", path=shown, what=name), hint)
 
 

@@ -505,7 +505,7 @@ def check_logs(content: FolderContent, path: str) -> None:
     if content.links:
         why = Message("no logs in it, only {count} symbolic links, which are not followed", count=len(content.links))
     raise NothingMatched(
-        Message("{path}: {why}", path=path, why=why), Message("logs in a folder must be named WORKER.log")
+        Message("{path}: {why}", path=path, why=why), Message("logs in a folder must be named WORKER.log or WORKER.out")
     )
 
 

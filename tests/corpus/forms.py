@@ -42,6 +42,16 @@ def _loki(line: Line) -> bytes:
     return json.dumps({"labels": labels, "line": line[2].decode(errors="replace"), "timestamp": f"{line[0]}Z"}).encode()
 
 
+def _kibana(line: Line) -> bytes:
+    text = line[2].decode(errors="replace")
+    return json.dumps({"@timestamp": f"{line[0]}Z", "kubernetes.pod.name": line[1], "message": text}).encode()
+
+
+def _sls(line: Line) -> bytes:
+    text = line[2].decode(errors="replace")
+    return json.dumps({"_pod_name_": line[1], "_time_": f"{line[0]}Z", "content": text, "__time__": 1764500000}).encode()
+
+
 def _docker(line: Line) -> bytes:
     return json.dumps(
         {"log": line[2].decode(errors="replace") + "\n", "stream": "stderr", "time": f"{line[0]}Z"}
@@ -69,6 +79,9 @@ MERGED = {
     "aws logs tail": _named(b"%(stamp).26b+00:00 train/default/%(worker)b "),
     "logcli": _named(b'%(stamp)bZ {container="pytorch", pod="%(worker)b"} '),
     "logcli -o jsonl": _loki,
+    "Kibana": _kibana,
+    "Elasticsearch": lambda line: b'{"_index": "logs", "_source": %b}' % _kibana(line),
+    "SLS": _sls,
 }
 #: One file a worker.
 APART = {

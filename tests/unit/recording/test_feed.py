@@ -136,6 +136,11 @@ def test_short_logs(data: bytes) -> None:
         ({"log": "a\n", "stream": "stderr", "time": "t"}, None, (b"a",)),
         ({"pod": ["w-1"], "msg": "a"}, None, (b"a",)),
         ({"resource": {"labels": {"pod_name": "w-1"}}, "textPayload": ""}, "w-1", (b"",)),
+        ({"@timestamp": "t", "kubernetes.pod_name": "w-1", "message": "a"}, "w-1", (b"a",)),
+        ({"_index": "i", "_source": {"kubernetes": {"pod": {"name": "w-1"}}, "message": "a"}}, "w-1", (b"a",)),
+        ({"__time__": 1, "_pod_name_": "w-1", "content": "a"}, "w-1", (b"a",)),
+        ({"@timestamp": "t", "@message": "a", "@logStream": "s"}, None, (b"a",)),
+        ({"__REALTIME_TIMESTAMP": "1", "MESSAGE": "a"}, None, (b"a",)),
     ],
 )
 def test_text_and_pod(value, pod, text):
@@ -145,7 +150,7 @@ def test_text_and_pod(value, pod, text):
 
 
 @pytest.mark.parametrize(
-    "line", [b'{"loss": 0.5}', b'{"message": {"message": "x"}}', b'{"log": "cut', b"{'a': 1}", b"[1]"]
+    "line", [b'{"loss": 0.5}', b'{"role": "user", "content": "Traceback"}', b'{"message": {"message": "x"}}', b'{"log": "cut', b"{'a': 1}", b"[1]"]
 )
 def test_other_lines_are_left_as_they_are(line):
     assert unwrap(line) is None

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atlctl.diagnosis.logline import LINE_LIMIT, clean_line
-from atlctl.recording.lines import LineReader, Uncri, not_text, unstamped
+from atlctl.recording.lines import LineReader, Uncri, no_log, not_text, unstamped
 
 
 def read_all(chunks):
@@ -103,6 +106,31 @@ def test_what_is_no_text_is_named():
     assert [what and what[0] for what in found] == ["gzip data", "UTF-16 text", "binary data", "a JSON array"]
     assert not_text(b'[{"log": "x"}, {"log": "y"}]\n') is not None
     assert not_text(b"x" * 257 + b"ustar  ") is not None
+
+
+@pytest.mark.parametrize(
+    "header", [b'"@timestamp","kubernetes.pod.name",message', b"_time_,content,_pod_name_\r", b"Date,Host,Service,log"]
+)
+def test_a_table_is_named_with_a_program_that_converts_it(header: bytes) -> None:
+    found = not_text(header + b'\n"2026-11-20T17:45:05Z","w-1","a, ""b"""\n')
+    assert found is not None
+    assert found[0] == "CSV"
+    program = found[1].partition("'")[2].rpartition("'")[0]
+    table = b'time,pod,message\n1,w-1,"a ""b"""\n'
+    made = subprocess.run([sys.executable, "-c", program], input=table, capture_output=True, check=True).stdout
+    assert json.loads(made) == {"time": "1", "pod": "w-1", "message": 'a "b"'}
+
+
+@pytest.mark.parametrize("start", [b"message\n", b"loss, acc\n1, 2\n", b"log in, please: a, b\n", b"epoch,loss\n1,2\n"])
+def test_a_log_with_commas_is_a_log(start: bytes) -> None:
+    assert not_text(start) is None
+
+
+def test_the_hint_reads_a_path_or_what_comes() -> None:
+    what = not_text(b"time,message\n")
+    assert what is not None
+    assert str(no_log(what, "x", "a b.csv", "errors").hint).endswith(" < 'a b.csv' | atlctl errors --from -")
+    assert str(no_log(what, "x", "-", "errors").hint).endswith("]' | atlctl errors --from -")
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_what_is_no_log(out, tmp_path):
     (tmp_path / "x.bz2").write_bytes(b"BZh and so on")
     with pytest.raises(UsageError, match="bzip2 data") as refused:
         copy_files([str(tmp_path / "x.bz2")], out)
-    assert refused.value.hint == f"bzcat {tmp_path}/x.bz2 | atlctl report --from -"
+    assert refused.value.hint == f"bzcat < {tmp_path}/x.bz2 | atlctl report --from -"
 
 
 def test_files_that_are_missing(out, tmp_path):
