@@ -84,7 +84,7 @@ _NO_WORKER = re.compile(
     rb"|.*\.(?:py|cc|cpp|h|cu|sh)|[\d.-]+"
 )
 _ADDRESS = re.compile(rb"\d{1,3}(?:\.\d{1,3}){3}")
-_COLON = rb"%b(?P<worker>%b):%b(?: |$)" % (_SGR, _NAME, _SGR)
+_COLON = rb"%b(?P<worker>%b)(?<!\.log):%b(?: |$)" % (_SGR, _NAME, _SGR)  # `grep` prints files so
 #: Lines at the start of a log from which its prefix is detected.
 SAMPLE_LINES = 5_000
 
@@ -238,10 +238,12 @@ class Feed:
         if self._alone:
             # In one worker's log only mpirun's tags are unambiguous.
             shapes = SHAPES[: not any(word in start for word in _AGENTS)]
-        self._prefix = find_prefix(bare, shapes + PASSED_ON) or _indentation(bare)
-        if self._prefix or (not self._alone and any(line[:5] == b"[pod/" for line in bare)):
-            return False
-        return not wrapped and b"\0" not in start and not any(Uncri.made(line) for line in sample[:200])
+        self._prefix = find_prefix(bare, shapes + PASSED_ON)
+        pods = not self._alone and any(line[:5] == b"[pod/" for line in bare)
+        collected = pods or bool(wrapped) or any(Uncri.made(line) for line in sample[:200])
+        if self._prefix is None:
+            self._prefix = (None if collected else learned_prefix(bare)) or _indentation(bare)
+        return not collected and self._prefix is None and b"\0" not in start
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes of the log."""
@@ -557,6 +559,63 @@ def find_prefix(lines: Sequence[bytes], shapes: Sequence[PrefixShape] = SHAPES) 
         if names and fits and (sure or len(names) > 1):
             return prefix
     return None
+
+
+#: A traceback's lines, that nothing comes before as a program prints them but torch's mark of a rank.
+_TRACE, _TRACED, _MARK = b"Traceback (most recent call last):", b'  File "', rb"\[\w{1,60}\]: ?"
+_WORD = rb"[\w.@/~-]"
+_FITS = re.compile(rb'(?:%b)?[ |]*File "' % _MARK)
+_COLOUR = rb"\x1b\[[0-9;]{0,20}m"
+#: The name of a worker in front of its lines, or of its file.
+_NAMED = rb"(?:%b{1,200}/)?(?P<worker>[\w.@~-]{1,200}?)(?:\.log)?" % _WORD
+_PARTS = re.compile(rb"%b|%b{1,300}|(?:(?!%b)[^\x1b]){1,300}|\x1b" % (_COLOUR, _WORD, _WORD))
+#: Bytes and parts of a prefix that is learned, at most.
+_LEARNED, _MOST_PARTS = 300, 40
+_DATE = re.compile(rb"\d{4}-\d\d?-\d\d?(?:T\d\d?)?")
+
+
+def learned_prefix(lines: Sequence[bytes]) -> LinePrefix | None:
+    """The prefix of an unknown shape that all lines have, learned from what comes before tracebacks."""
+    told = [line for line in lines[:SAMPLE_LINES] if line.strip()]
+    heads = [line[:at] for line in told if (at := line.find(_TRACE, 0, _LEARNED)) >= 0]
+    heads = [re.sub(_MARK + rb"\Z", b"", head) for head in heads if not head.endswith(b" : ")]  # a row of a summary
+    forms = Counter(map(_parts, heads))
+    form, count = forms.most_common(1)[0] if forms else ((), 0)
+    if 2 * count < len(heads) or not 0 < len(form) <= _MOST_PARTS or form[-1] == b"w":
+        return None
+    if any(b"pid=" in head for head in heads):
+        return None  # Ray's processes are not workers
+    found = re.compile(b"".join(b"(%b{1,300})" % _WORD if part == b"w" else part for part in form))
+    matches = [match for line in told if (match := found.match(line))]
+    bare = [line[match.end() :] for line in told if _TRACED in line and (match := found.match(line))]
+    fits = sum(_FITS.match(text) is not None for text in bare)
+    agents = [line for line in told if any(word in line for word in _AGENTS)]
+    if len(matches) < 0.95 * len(told) or fits < 0.9 * len(bare) or not all(map(found.match, agents)):
+        return None
+    best, most = -1, 1
+    for number, place in enumerate((place for place, part in enumerate(form) if part == b"w"), 1):
+        values = {match[number] for match in matches}
+        named = all(_ADDRESS.fullmatch(v) or (not _DATE.match(v) and re.search(rb"[A-Za-z]", v)) for v in values)
+        if named and most < len(values) <= len(told) // 3 and any(re.search(rb"\d", value) for value in values):
+            best, most = place, len(values)
+    parts = [
+        _NAMED if place == best else b"%b{1,300}" % _WORD if part == b"w" else part for place, part in enumerate(form)
+    ]
+    return LinePrefix(PrefixShape(b"".join(parts), sure=True))
+
+
+def _parts(head: bytes) -> tuple[bytes, ...]:
+    """The pattern of a prefix in parts; `w`: a word that may be another one in the next line. Columns may be padded."""
+    bare = head.rstrip(b" \t")
+    found = [b"w" if re.match(_WORD, part) else _gap(part) for part in _PARTS.findall(bare.lstrip(b" \t"))]
+    found += [re.escape(head[len(bare) :])] if head != bare else []
+    return (rb"[ \t]{0,20}", *found) if found and bare else tuple(found)
+
+
+def _gap(part: bytes) -> bytes:
+    if re.fullmatch(_COLOUR, part):
+        return _COLOUR
+    return rb"[ \t]+".join(map(re.escape, re.split(rb"[ \t]+", part)))
 
 
 def _indentation(lines: Sequence[bytes]) -> LinePrefix | None:
