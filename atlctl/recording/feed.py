@@ -19,9 +19,9 @@ import json
 import re
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal, Protocol
 
 from atlctl.diagnosis.logfacts import END_LITERALS, MAX_BEFORE, LogReader
@@ -182,9 +182,10 @@ class Feed:
         *,
         alone: bool,
         everything: bool = False,
+        end: bytes = b"",
     ) -> None:
-        """`start` is the start of the log, used to detect its format. `alone`: every line is of the worker `name`.
-        `everything`: however many lines have a literal."""
+        """`start` is the start of the log, used to detect its format, as is its `end`, if known. `alone`: every line is
+        of the worker `name`. `everything`: however many lines have a literal."""
         self.number = number
         self.backwards = False
         self._holes = 0
@@ -202,7 +203,7 @@ class Feed:
         self._prefix: LinePrefix | None = None
         self._kubectl = LinePrefix(KUBECTL)
         self._scanner: Scanner | None = None
-        if self._plain(start):
+        if self._plain(start, end):
             self._scanner = Scanner(literals, self._take, head=_HEAD_EDGE, tail=_TAIL_EDGE, most=self._most)
 
     @property
@@ -224,7 +225,7 @@ class Feed:
         """The signs of several processes overwriting each other in this log, as the predicate of a sentence."""
         return self._overwritten.verdict(self.holes)
 
-    def _plain(self, start: bytes) -> bool:
+    def _plain(self, start: bytes, end: bytes) -> bool:
         """Whether all lines are of one worker and unchanged, apart from a time stamp in front."""
         # A merged log may show its prefix late; one worker's log shows its format at once.
         sample = start[: _FORM if self._alone else None].split(b"\n")
@@ -238,11 +239,11 @@ class Feed:
         if self._alone:
             # In one worker's log only mpirun's tags are unambiguous.
             shapes = SHAPES[: not any(word in start for word in _AGENTS)]
-        self._prefix = find_prefix(bare, shapes + PASSED_ON)
+        self._prefix = find_prefix(bare, shapes)
         pods = not self._alone and any(line[:5] == b"[pod/" for line in bare)
         collected = pods or bool(wrapped) or any(Uncri.made(line) for line in sample[:200])
         if self._prefix is None:
-            self._prefix = (None if collected else learned_prefix(bare)) or _indentation(bare)
+            self._prefix = (None if collected else learned_prefix(start + b"\n" + end)) or _indentation(bare)
         return not collected and self._prefix is None and b"\0" not in start
 
     def feed(self, data: bytes) -> None:
@@ -419,8 +420,7 @@ class PrefixShape:
 
     At least `share` of a log's lines must begin with the prefix. `named`: the name must contain a digit. `sure`: one
     name in front of all lines is enough, as it is if the name contains a digit. `words`: words that programs print are
-    not names (see `_NO_WORKER`). `continued`: also the second lines of texts must have the prefix; a program's logger
-    prints it in front of the first. With a `label`, the name is a task number, and the launcher's own lines have no
+    not names (see `_NO_WORKER`). With a `label`, the name is a task number, and the launcher's own lines have no
     prefix.
     """
 
@@ -430,7 +430,6 @@ class PrefixShape:
     named: bool = False
     sure: bool = False
     words: bool = False
-    continued: bool = False
 
 
 #: Starts of the own lines of launchers that add a prefix to their tasks' lines.
@@ -446,7 +445,6 @@ _AGENTS = (b"torch/distributed/elastic", b"torch/distributed/run.py", AGENT_STAR
 
 _POD_NAME = rb"(?P<worker>[a-z0-9][a-z0-9.]{0,100}-[a-z0-9.-]{0,150})"
 _CONTAINER = rb"[a-z][a-z0-9-]{0,62}"
-_OF_SYSLOG = rb"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})? "
 #: The first match wins.
 SHAPES = (
     PrefixShape(_MPI, 0.5, label="task-"),
@@ -460,30 +458,8 @@ SHAPES = (
     # stern, also of several namespaces
     PrefixShape(rb"%b%b%b %b%b%b " % (_SGR, _POD_NAME, _SGR, _SGR, _CONTAINER, _SGR)),
     PrefixShape(rb"%b[a-z0-9-]{1,63}%b %b%b%b %b%b%b " % (*(_SGR,) * 3, _POD_NAME, _SGR, _SGR, _CONTAINER, _SGR)),
-    # kail
-    PrefixShape(rb"[a-z0-9-]{1,63}/(?P<worker>[a-z0-9.-]{1,253})\[%b\]:(?: |$)" % _CONTAINER, sure=True),
     # docker compose
     PrefixShape(rb"%b(?P<worker>%b[-_]\d{1,6}) +\|(?: |$)%b" % (_SGR, _NAME, _SGR), 0.9),
-    # logcli
-    PrefixShape(rb"\{[^{}]{0,999}\bpod=\"(?P<worker>[^\"]{1,253})\"[^{}]{0,999}\} ?", 0.9, sure=True),
-)
-#: Of programs that pass on the lines of one worker: syslog and journalctl with the host, Jenkins, gh, Airflow, ts.
-PASSED_ON = (
-    PrefixShape(
-        rb"(?:%b|20\d\d-\S{8,30} )?(?P<worker>%b) [^\s\[\]:]{1,100}\[\d{1,10}\]: ?" % (_OF_SYSLOG, _NAME),
-        0.9,
-        sure=True,
-        words=True,
-    ),
-    PrefixShape(rb"\[(?P<time>%b)\] ?" % RFC3339),
-    PrefixShape(rb"[^\t]{1,200}\t[^\t]{1,200}\t(?:\xef\xbb\xbf)?(?P<time>%b) ?" % RFC3339),
-    PrefixShape(rb"\[20\d\d-\d\d-\d\d[^\]]{9,25}\] \{[^{}]{1,200}:\d{1,6}\} [A-Z]{4,8} - (?:\[[\w-]{1,99}\] )?"),
-    PrefixShape(_OF_SYSLOG, continued=True),
-    PrefixShape(
-        rb"\[?20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?(?: |$)",
-        0.99,
-        continued=True,
-    ),
 )
 
 
@@ -494,7 +470,7 @@ KUBECTL = PrefixShape(rb"\[pod/(?P<worker>[^/\]\s]{1,253})/[^\]\s]{1,253}\] ?", 
 def of_several(start: bytes) -> bool:
     """Whether a log that begins with `start` has the lines of several workers or tasks, each with its name in front."""
     lines = [unstamped(line) for line in start[:_FORM].split(b"\n")]
-    prefix = find_prefix(lines, (replace(KUBECTL, share=0.5), *SHAPES[1:]))
+    prefix = find_prefix(lines, (replace(KUBECTL, share=0.5), *SHAPES[1:])) or learned_prefix(start)
     return prefix is not None and len({told[0] for line in lines if (told := prefix.split(line))}) > 1
 
 
@@ -515,8 +491,10 @@ class LinePrefix:
             return None
         told = match.groupdict()
         text = line[match.end() + self.gap :]
+        if "time" in told:
+            text = told["time"] + b" " + text
         if "worker" not in told:
-            return None, told["time"] + b" " + text if "time" in told else text
+            return None, text
         word = told["worker"]
         if word not in self._names:
             if len(self._names) >= 100_000:
@@ -552,8 +530,6 @@ def find_prefix(lines: Sequence[bytes], shapes: Sequence[PrefixShape] = SHAPES) 
         # Some versions of mpirun put a space in front of the text.
         prefix.gap = int(shape.pattern is _MPI and all(text[:1] in (b"", b" ") for _, text in split))
         fits = names.total() >= shape.share * len(told) and 3 * len(names) <= len(told)
-        indented = sum(text[:1] in (b" ", b"\t") for _, text in split)
-        fits = fits and not (shape.continued and not 0 < indented < len(split))
         # The same word in front of every line may be a program's name, unless it contains a digit.
         sure = shape.sure or shape.named or shape.label or b"<worker>" not in shape.pattern
         if names and fits and (sure or len(names) > 1):
@@ -561,31 +537,34 @@ def find_prefix(lines: Sequence[bytes], shapes: Sequence[PrefixShape] = SHAPES) 
     return None
 
 
-#: A traceback's lines, that nothing comes before as a program prints them but torch's mark of a rank.
-_TRACE, _TRACED, _MARK = b"Traceback (most recent call last):", b'  File "', rb"\[\w{1,60}\]: ?"
+#: Lines of a traceback, and torch's mark of a rank, which may be in front of them.
+_TRACE, _TRACED, _MARK = b"Traceback (most recent call last):", b'  File "', rb"\[[A-Za-z_]\w{0,60}\d\]: ?"
 _WORD = rb"[\w.@/~-]"
+_MARKED = re.compile(rb"(?:%b)?\Z" % _MARK)
+_OF_AGENT = re.compile(rb"[EIW]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d{1,9}\Z")
 _FITS = re.compile(rb'(?:%b)?[ |]*File "' % _MARK)
 _COLOUR = rb"\x1b\[[0-9;]{0,20}m"
 #: The name of a worker in front of its lines, or of its file.
-_NAMED = rb"(?:%b{1,200}/)?(?P<worker>[\w.@~-]{1,200}?)(?:\.log)?" % _WORD
-_PARTS = re.compile(rb"%b|%b{1,300}|(?:(?!%b)[^\x1b]){1,300}|\x1b" % (_COLOUR, _WORD, _WORD))
-#: Bytes and parts of a prefix that is learned, at most.
-_LEARNED, _MOST_PARTS = 300, 40
+_NAMED = rb"(?>(?:%b{1,200}/)?)(?P<worker>[\w.@~-]{1,200}?)(?:\.log)?" % _WORD
+_PARTS = re.compile(rb"%b|%b|%b{1,300}|(?:(?!%b)[^\x1b]){1,300}|\x1b" % (RFC3339, _COLOUR, _WORD, _WORD))
+#: Bytes and parts of a prefix that is learned, at most, and the number of lines that it is learned from.
+_LEARNED, _MOST_PARTS, _HEADS = 300, 40, 200
 _DATE = re.compile(rb"\d{4}-\d\d?-\d\d?(?:T\d\d?)?")
 
 
-def learned_prefix(lines: Sequence[bytes]) -> LinePrefix | None:
-    """The prefix of an unknown shape that all lines have, learned from what comes before tracebacks."""
-    told = [line for line in lines[:SAMPLE_LINES] if line.strip()]
-    heads = [line[:at] for line in told if (at := line.find(_TRACE, 0, _LEARNED)) >= 0]
-    heads = [re.sub(_MARK + rb"\Z", b"", head) for head in heads if not head.endswith(b" : ")]  # a row of a summary
+def learned_prefix(data: bytes) -> LinePrefix | None:
+    """The prefix of an unknown shape that all lines have, learned from the starts of tracebacks and of torchrun's own
+    lines."""
+    heads = [*islice(_heads(data), _HEADS)]
     forms = Counter(map(_parts, heads))
     form, count = forms.most_common(1)[0] if forms else ((), 0)
     if 2 * count < len(heads) or not 0 < len(form) <= _MOST_PARTS or form[-1] == b"w":
         return None
     if any(b"pid=" in head for head in heads):
         return None  # Ray's processes are not workers
-    found = re.compile(b"".join(b"(%b{1,300})" % _WORD if part == b"w" else part for part in form))
+    told = [unstamped(line) for line in data.split(b"\n") if line.strip()]
+    known = {b"w": b"(%b{1,300})" % _WORD, b"t": RFC3339}
+    found = re.compile(b"".join(known.get(part, part) for part in form))
     matches = [match for line in told if (match := found.match(line))]
     bare = [line[match.end() :] for line in told if _TRACED in line and (match := found.match(line))]
     fits = sum(_FITS.match(text) is not None for text in bare)
@@ -598,21 +577,40 @@ def learned_prefix(lines: Sequence[bytes]) -> LinePrefix | None:
         named = all(_ADDRESS.fullmatch(v) or (not _DATE.match(v) and re.search(rb"[A-Za-z]", v)) for v in values)
         if named and most < len(values) <= len(told) // 3 and any(re.search(rb"\d", value) for value in values):
             best, most = place, len(values)
-    parts = [
-        _NAMED if place == best else b"%b{1,300}" % _WORD if part == b"w" else part for place, part in enumerate(form)
-    ]
+    timed = form.index(b"t") if b"t" in form else -1
+    known = {b"w": b"%b{1,300}" % _WORD, b"t": RFC3339}
+    parts = [known.get(part, part) for part in form]
+    if best >= 0:
+        parts[best] = _NAMED
+    if timed >= 0:
+        parts[timed] = b"(?P<time>%b)" % RFC3339
     return LinePrefix(PrefixShape(b"".join(parts), sure=True))
 
 
+def _heads(data: bytes) -> Iterator[bytes]:
+    """The starts of lines before tracebacks and torchrun's texts, without time stamps and torch's marks of ranks."""
+    for literal, before in ((_TRACE, _MARKED), (b" torch/distributed/", _OF_AGENT)):
+        at = data.find(literal)
+        while at >= 0:
+            head = data[max(data.rfind(b"\n", 0, at) + 1, at - _LEARNED) : at]
+            if (mark := before.search(head)) and not head.endswith(b" : "):  # a row of a summary
+                yield unstamped(head[: mark.start()])
+            at = data.find(literal, at + 1)
+
+
 def _parts(head: bytes) -> tuple[bytes, ...]:
-    """The pattern of a prefix in parts; `w`: a word that may be another one in the next line. Columns may be padded."""
+    """The pattern of a prefix in parts; `w`: a word that may be another one in the next line, `t`: a time."""
     bare = head.rstrip(b" \t")
-    found = [b"w" if re.match(_WORD, part) else _gap(part) for part in _PARTS.findall(bare.lstrip(b" \t"))]
+    found = [_part(part) for part in _PARTS.findall(bare.lstrip(b" \t"))]
     found += [re.escape(head[len(bare) :])] if head != bare else []
     return (rb"[ \t]{0,20}", *found) if found and bare else tuple(found)
 
 
-def _gap(part: bytes) -> bytes:
+def _part(part: bytes) -> bytes:
+    if re.fullmatch(RFC3339, part):
+        return b"t"
+    if re.match(_WORD, part):
+        return b"w"
     if re.fullmatch(_COLOUR, part):
         return _COLOUR
     return rb"[ \t]+".join(map(re.escape, re.split(rb"[ \t]+", part)))

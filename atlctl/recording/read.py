@@ -44,7 +44,7 @@ STDIN = "-"
 #: Workers in one merged log; lines of further ones count as `INPUT`.
 MAX_WORKERS = 10_000
 #: Bytes at the start of a log that are read to detect its prefix.
-_SAMPLE = 512 * 1024
+_SAMPLE, _END = 512 * 1024, 128 * 1024
 #: A recorder's stamp. All are in UTC, so comparing bytes compares times; seconds are precise enough.
 _STAMP = re.compile(rb"(?:^|\n)(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+Z ")
 #: Binary search in a log: bytes that are searched for a stamp, and the precision in bytes.
@@ -294,7 +294,8 @@ class _EvidenceReader:
             raise no_log(what, shown, path, "errors")
         first = self.logs[-1].first + self.logs[-1].lines if self.logs else 1
         alone = alone and not (self.only and readers is None and of_several(start))
-        feed = Feed(readers or self, name, first - 1, literals_of(self.matcher), start, alone=alone)
+        end = b"" if packed else _end(fd)
+        feed = Feed(readers or self, name, first - 1, literals_of(self.matcher), start, alone=alone, end=end)
         if feed.backwards:
             raise UsageError(
                 Message("{path}: its newest lines are at the top", path=shown),
@@ -495,6 +496,14 @@ def _start(read: Callable[[int], bytes], size: int) -> bytes:
     while data and len(data) < size and (more := read(size - len(data))):
         data += more
     return data
+
+
+def _end(fd: int) -> bytes:
+    """The last lines of a file that is longer than the sample of its start."""
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode) or about.st_size < _SAMPLE + _END:
+        return b""
+    return os.pread(fd, _END, about.st_size - _END).partition(b"\n")[2]
 
 
 def check_logs(content: FolderContent, path: str) -> None:

@@ -49,7 +49,9 @@ def _kibana(line: Line) -> bytes:
 
 def _sls(line: Line) -> bytes:
     text = line[2].decode(errors="replace")
-    return json.dumps({"_pod_name_": line[1], "_time_": f"{line[0]}Z", "content": text, "__time__": 1764500000}).encode()
+    return json.dumps(
+        {"_pod_name_": line[1], "_time_": f"{line[0]}Z", "content": text, "__time__": 1764500000}
+    ).encode()
 
 
 def _docker(line: Line) -> bytes:
@@ -79,6 +81,9 @@ MERGED = {
     "aws logs tail": _named(b"%(stamp).26b+00:00 train/default/%(worker)b "),
     "logcli": _named(b'%(stamp)bZ {container="pytorch", pod="%(worker)b"} '),
     "logcli -o jsonl": _loki,
+    "kubetail": _named(b"[%(worker)b] "),
+    "grep -rn": _named(b"logs/%(worker)b.log:7:"),
+    "parallel --tag": _named(b"%(worker)b\t"),
     "Kibana": _kibana,
     "Elasticsearch": lambda line: b'{"_index": "logs", "_source": %b}' % _kibana(line),
     "SLS": _sls,
@@ -93,6 +98,8 @@ APART = {
     "Jenkins": _named(b"[%(stamp).23bZ] "),
     "gh run view --log": _named(b"train\tUNKNOWN STEP\t%(stamp).27bZ "),
     "Airflow": _named(b"[%(stamp).23b+0000] {pod_manager.py:447} INFO - [base] "),
+    "GitLab": _named(b"%(stamp).26bZ 01O "),
+    "a logger": _named(b"%(stamp).23b | INFO     | launcher:run:12 - "),
     "indented": _named(b"    "),
     "quoted": _named(b"> "),
     "CRLF": lambda line: line[2] + b"\r",

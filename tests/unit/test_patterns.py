@@ -42,6 +42,7 @@ MADE_LATER = {
     ("diagnosis.signatures", "_characters"): "matched with one character",
     ("diagnosis.steps", "_compiled"): "of steps.toml, looked at below",
     ("diagnosis.torchelastic", "_prefix_pattern"): "literals and runs of digits",
+    ("recording.feed", "learned_prefix"): "of the log's own words, two of which are looked at below",
     ("render.redact", "_compiled"): "its table and LATE, looked at below",
     ("diagnosis.consequence", ""): "of the module's table, which holds it",
     ("diagnosis.logline", ""): "of the module's table, which holds it",
@@ -111,7 +112,10 @@ def found() -> list[Found]:
     for form in formats():
         for one in (form.pattern, *form.also):
             made[one.pattern, one.flags, False] = Found(f"steps {form.id}", one, False)
-    for prefix in (feed.KUBECTL, *feed.SHAPES, *feed.PASSED_ON):
+    heads = (b"[2026-11-20T17:45:05Z] team/w-%d.log 10:00: ", b"\x1b[36mtrain.w-%d.x7@node    |\x1b[0m ")
+    trace = (b"Traceback (most recent call last):", b'  File "/x.py", line 3, in y', b"ValueError: x")
+    learned = [feed.learned_prefix(b"\n".join(head % n + line for n in (0, 1) for line in trace)) for head in heads]
+    for prefix in (feed.KUBECTL, *feed.SHAPES, *(one.shape for one in learned if one)):
         one = re.compile(prefix.pattern)
         made[one.pattern, one.flags, True] = Found(f"recording.feed: {prefix.pattern[:60]!r}", one, True)
     matcher = Matcher(builtin().signatures)

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from atlctl.diagnosis.logfacts import LogReader, literals_of
 from atlctl.recording import feed as feeding
-from atlctl.recording.feed import KUBECTL, PASSED_ON, SHAPES, Feed, LinePrefix, find_prefix, newest_first, pump, unwrap
+from atlctl.recording.feed import (
+    KUBECTL,
+    SHAPES,
+    Feed,
+    LinePrefix,
+    find_prefix,
+    learned_prefix,
+    newest_first,
+    pump,
+    unwrap,
+)
 from tests.unit.diagnosis.cause.logs import OWN, Log
 from tests.unit.diagnosis.samples import matcher
 
@@ -150,7 +160,15 @@ def test_text_and_pod(value, pod, text):
 
 
 @pytest.mark.parametrize(
-    "line", [b'{"loss": 0.5}', b'{"role": "user", "content": "Traceback"}', b'{"message": {"message": "x"}}', b'{"log": "cut', b"{'a': 1}", b"[1]"]
+    "line",
+    [
+        b'{"loss": 0.5}',
+        b'{"role": "user", "content": "Traceback"}',
+        b'{"message": {"message": "x"}}',
+        b'{"log": "cut',
+        b"{'a': 1}",
+        b"[1]",
+    ],
 )
 def test_other_lines_are_left_as_they_are(line):
     assert unwrap(line) is None
@@ -298,21 +316,72 @@ def test_lines_of_others_stay_whole():
     ],
 )
 def test_ordinary_lines_have_no_prefix(line):
-    assert find_prefix([line] * 40, SHAPES + PASSED_ON) is None
+    assert find_prefix([line] * 40, SHAPES) is None
 
 
-def test_the_time_of_a_programs_own_logger_stays():
-    """Only of passed-on lines the second lines of texts have a time, too."""
-    own = [b"2026-11-20 17:45:05 - INFO - x"] * 40
-    assert find_prefix([*own, b"Traceback (most recent call last):", b"    main()"], PASSED_ON) is None
-    padded = [b"2026-11-20 17:45:05     INFO x"] * 40
-    assert find_prefix(padded, PASSED_ON) is None
-    prefix = find_prefix([*own, b"2026-11-20 17:45:05     main()"], PASSED_ON)
+TEXT = [
+    b"[rank1]: Traceback (most recent call last):",
+    b'[rank1]:   File "/job/train.py", line 9, in <module>',
+    b"Traceback (most recent call last):",
+    b'  File "/job/train.py", line 3, in main',
+    b"    main()",
+    b"ValueError: x",
+    b"2026-11-20 17:45:05,757 - INFO - step 3",
+]
+
+
+@pytest.mark.parametrize(
+    ("forms", "workers"),
+    [
+        (["[17:45:05] ", "[17:45:06] "], [None]),
+        (["      1\t", "  20001\t"], [None]),
+        (["01O "], [None]),
+        (["[Service Log]"], [None]),
+        (["\x1b[36mw-0 |\x1b[0m ", "\x1b[33mw-1 |\x1b[0m "], ["w-0", "w-1"]),
+        (["[w-0] ", "[w-1] "], ["w-0", "w-1"]),
+        (["logs/w-0.log:", "logs/w-1.log:"], ["w-0", "w-1"]),
+        (["w-0\t", "w-1\t"], ["w-0", "w-1"]),
+        (["10.0.0.1 10:00 | ", "10.0.0.2 10:01 | "], ["10.0.0.1", "10.0.0.2"]),
+        (["Nov 30 12:00:01 w-0 torchrun[7]: ", "Nov 30 12:00:02 w-1 torchrun[8]: "], ["w-0", "w-1"]),
+        (["train.0.x1@node0    | ", "train.11.y2@node1   | "], ["train.0.x1@node0", "train.11.y2@node1"]),
+    ],
+)
+def test_a_prefix_that_tracebacks_show_is_taken_off(forms: list[str], workers: list[str | None]) -> None:
+    prefix = learned_prefix(b"\n".join(form.encode() + line for form in forms for line in TEXT))
     assert prefix is not None
-    assert prefix.split(b"2026-11-20 17:45:05     main()") == (None, b"    main()")
-    prefix = find_prefix([b"[2026-11-20T17:45:05.123Z] x"] * 3, PASSED_ON)
+    for form, worker in zip(forms, workers * len(forms), strict=False):
+        assert [prefix.split(form.encode() + line) for line in TEXT] == [(worker, line) for line in TEXT]
+
+
+def test_torchruns_own_lines_show_a_prefix_too() -> None:
+    own = b"W1130 06:02:09.420000 4197 torch/distributed/run.py:852] *****"
+    prefix = learned_prefix(b"\n".join(b"[12:00:01] " + line for line in [b"Starting", own, own, b"Setting OMP"]))
+    assert prefix is not None
+    assert prefix.split(b"[12:00:02]   x") == (None, b"  x")
+
+
+def test_the_time_in_such_a_prefix_stays() -> None:
+    prefix = learned_prefix(b"\n".join(b"[2026-11-20T17:45:05.123Z] " + line for line in TEXT))
     assert prefix is not None
     assert prefix.split(b"[2026-11-20T17:45:05.123Z] x") == (None, b"2026-11-20T17:45:05.123Z x")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        TEXT,
+        [b"2026-11-20 17:45:05 - ERROR - Traceback (most recent call last):", *TEXT[1:]],
+        [b"Original Traceback (most recent call last):", b'  File "/x.py", line 3, in y', b"ValueError: x"],
+        [b"(Trainer pid=%d) " % number + line for number in (1, 2) for line in TEXT],
+        [
+            *(b"[t-%d] " % number + line for number in range(9) for line in TEXT),
+            b"E torch/distributed/elastic/x.py:3] y",
+        ],
+        [b"x1" + line for line in TEXT],
+    ],
+)
+def test_what_a_program_prints_itself_is_no_such_prefix(lines: list[bytes]) -> None:
+    assert learned_prefix(b"\n".join(lines)) is None
 
 
 def test_metrics_and_paths_are_no_workers():

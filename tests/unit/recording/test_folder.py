@@ -159,7 +159,10 @@ def test_logs_of_slurm_and_azure_count_in_a_folder_without_any_log(tmp_path):
     names = ("job-7_0.out", "job-7_0.err", "job-7_1.out", "std_log_process_1.txt", "requirements.txt", "a.jsonl")
     for name in names:
         (tmp_path / name).write_text("x\n")
-    found = {worker: [os.path.basename(path) for path in paths] for worker, paths in look(str(tmp_path), error_files=True).logs.items()}
+    found = {
+        worker: [os.path.basename(path) for path in paths]
+        for worker, paths in look(str(tmp_path), error_files=True).logs.items()
+    }
     assert found == {
         "job-7_0": ["job-7_0.err", "job-7_0.out"],
         "job-7_1": ["job-7_1.out"],

@@ -95,6 +95,16 @@ def test_a_folder(tmp_path):
     assert (names(saved), culprits(saved), saved.told) == (["w-0", "w-1"], [("w-1", 3)], ("file",))
 
 
+def test_the_prefix_of_a_long_log_is_learned_from_its_end(tmp_path):
+    """Until the failure nothing in it shows where a line begins."""
+    lines = [f"step {step} of a long training" for step in range(40_000)]
+    lines += ["Traceback (most recent call last):", '  File "/job/train.py", line 9, in <module>', *CULPRIT]
+    path = write(tmp_path / "all.txt", [f"[12:00:01] {line}" for line in lines])
+    log = read_saved([path]).job.workers[0].log
+    assert log is not None
+    assert len(log.summaries) == 1
+
+
 def test_evidence_has_its_own_file_and_line(tmp_path):
     paths = [
         write(tmp_path / "w-0.log", VICTIM),
