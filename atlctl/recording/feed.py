@@ -81,7 +81,7 @@ _NO_WORKER = re.compile(
     rb"(?i:debug|info|warn|warning|error|critical|fatal|trace|note|notice|hint|std(?:out|err)|usage)"
     rb"|[\w.]*(?:Error|Exception|Warning|Interrupt|Exit)"
     rb"|(?i:(?:global_?|local_?)?rank|epoch|step|iter|iteration|batch|seed|stage|layer|loss|lr)[._-]?[\d.]*"
-    rb"|.*\.(?:py|cc|cpp|h|cu|sh)|[\d.-]+"
+    rb"|(?:\w{0,30}(?:Process|Thread)|Dummy|ThreadPoolExecutor)-[\d_:-]+|.*\.(?:py|cc|cpp|h|cu|sh)|[\d.-]+"
 )
 _ADDRESS = re.compile(rb"\d{1,3}(?:\.\d{1,3}){3}")
 _COLON = rb"%b(?P<worker>%b)(?<!\.log):%b(?: |$)" % (_SGR, _NAME, _SGR)  # `grep` prints files so
@@ -574,8 +574,8 @@ def learned_prefix(data: bytes) -> LinePrefix | None:
     best, most = -1, 1
     for number, place in enumerate((place for place, part in enumerate(form) if part == b"w"), 1):
         values = {match[number] for match in matches}
-        named = all(_ADDRESS.fullmatch(v) or (not _DATE.match(v) and re.search(rb"[A-Za-z]", v)) for v in values)
-        if named and most < len(values) <= len(told) // 3 and any(re.search(rb"\d", value) for value in values):
+        named = all(_ADDRESS.fullmatch(value) or _may_be_worker(value) for value in values)
+        if named and most < len(values) <= len(told) // 3:
             best, most = place, len(values)
     timed = form.index(b"t") if b"t" in form else -1
     known = {b"w": b"%b{1,300}" % _WORD, b"t": RFC3339}
@@ -585,6 +585,11 @@ def learned_prefix(data: bytes) -> LinePrefix | None:
     if timed >= 0:
         parts[timed] = b"(?P<time>%b)" % RFC3339
     return LinePrefix(PrefixShape(b"".join(parts), sure=True))
+
+
+def _may_be_worker(word: bytes) -> bool:
+    mixed = re.search(rb"[A-Za-z]", word) and re.search(rb"\d", word)
+    return bool(mixed) and not _DATE.match(word) and not _NO_WORKER.fullmatch(word)
 
 
 def _heads(data: bytes) -> Iterator[bytes]:
