@@ -195,6 +195,8 @@ class Feed:
         self._alone = alone
         self._most = _ALL if everything else MOST
         self._own = _Worker(readers.reader(name, None), self._most)
+        #: Whose lines those without a name are.
+        self._here = self._own
         self._workers: dict[str, _Worker] = {}
         self._holds = sieve_for(literals)
         self._uncri = Uncri()
@@ -241,7 +243,8 @@ class Feed:
             shapes = SHAPES[: not any(word in start for word in _AGENTS)]
         self._prefix = find_prefix(bare, shapes)
         pods = not self._alone and any(line[:5] == b"[pod/" for line in bare)
-        collected = pods or bool(wrapped) or any(Uncri.made(line) for line in sample[:200])
+        headed = not self._alone and _HEADER.search(start) is not None
+        collected = pods or headed or bool(wrapped) or any(Uncri.made(line) for line in sample[:200])
         if self._prefix is None:
             self._prefix = (None if collected else learned_prefix(start + b"\n" + end)) or _indentation(bare)
         return not collected and self._prefix is None and b"\0" not in start
@@ -282,7 +285,7 @@ class Feed:
             self._each(lines[middle:])
             return
         whole = not self._uncri.partial and b" P " not in text  # else a literal may be in two pieces of a line
-        if quiet and whole and self._own.rests and self._only_own(text) and _verbatim(text):
+        if quiet and whole and self._here.rests and self._only_own(text) and _verbatim(text):
             skip = max(0, len(lines) - MAX_BEFORE)
             self.number += skip
             lines = lines[skip:]
@@ -295,17 +298,20 @@ class Feed:
 
     def _only_own(self, text: bytes) -> bool:
         """Whether no line is another worker's."""
-        return self._alone or not (self._prefix or b"[pod/" in text or b'"pod' in text)
+        return self._alone or not (self._prefix or b"[pod/" in text or b'"pod' in text or b"==> " in text)
 
     def _line(self, line: bytes, *, quiet: bool) -> None:
         """Passes on a line; `quiet`: it contains no literal."""
+        if line[:4] == b"==> " and not self._alone and (header := _HEADER.fullmatch(line)):
+            self._here = self._other(header[1].decode(), "prefix")
+            return
         bare, stamp = line, b""
         if line[:2] == b"20":
             bare = unstamped(line)
             stamp = line[: len(line) - len(bare)]
         if bare[:2] == b'{"' and (found := unwrap(bare)):
             pod = None if self._alone else found.pod
-            worker = self._own if pod is None else self._other(pod, "json")
+            worker = self._here if pod is None else self._other(pod, "json")
             at = f"{found.time} ".encode() if _RFC3339.fullmatch(found.time) else stamp
             quiet = quiet and _verbatim(bare)
             for part in found.text:
@@ -316,7 +322,7 @@ class Feed:
         else:
             told = self._prefix.split(bare) if self._prefix else None
         if told is None:
-            self._give(self._own, line, bare, quiet=quiet)
+            self._give(self._here, line, bare, quiet=quiet)
             return
         name, text = told
         task = self._prefix is not None and bool(self._prefix.shape.label)
@@ -326,7 +332,7 @@ class Feed:
         # A second stamp, after the prefix, is the worker's own and is preferred.
         stamped = text if unstamped(text) != text else stamp + text
         if self._alone or name is None:
-            self._give(self._own, stamped, text, quiet=quiet)
+            self._give(self._here, stamped, text, quiet=quiet)
         else:
             self._give(self._other(name, "task" if task else "prefix"), stamped, bare, quiet=quiet)
 
@@ -470,6 +476,8 @@ KUBECTL = PrefixShape(rb"\[pod/(?P<worker>[^/\]\s]{1,253})/[^\]\s]{1,253}\] ?", 
 def of_several(start: bytes) -> bool:
     """Whether a log that begins with `start` has the lines of several workers or tasks, each with its name in front."""
     lines = [unstamped(line) for line in start[:_FORM].split(b"\n")]
+    if len(set(_HEADER.findall(start))) > 1:
+        return True
     prefix = find_prefix(lines, (replace(KUBECTL, share=0.5), *SHAPES[1:])) or learned_prefix(start)
     return prefix is not None and len({told[0] for line in lines if (told := prefix.split(line))}) > 1
 
@@ -545,7 +553,9 @@ _OF_AGENT = re.compile(rb"[EIW]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d{1,9}\Z")
 _FITS = re.compile(rb'(?:%b)?[ |]*File "' % _MARK)
 _COLOUR = rb"\x1b\[[0-9;]{0,20}m"
 #: The name of a worker in front of its lines, or of its file.
-_NAMED = rb"(?>(?:%b{1,200}/)?)(?P<worker>[\w.@~-]{1,200}?)(?:\.log)?" % _WORD
+_NAMED = rb"(?>(?:%b{1,200}/)?)(?P<worker>[\w.@~-]{1,200}?)(?:\.log|\.out)?" % _WORD
+#: The name of the next lines' file, as `tail` prints it if it is given several.
+_HEADER = re.compile(rb"^==> (?:[^\n]{0,500}/)?([\w.@~-]{1,200}?)(?:\.log|\.out)? <==$", re.MULTILINE)
 _PARTS = re.compile(rb"%b|%b|%b{1,300}|(?:(?!%b)[^\x1b]){1,300}|\x1b" % (RFC3339, _COLOUR, _WORD, _WORD))
 #: Bytes and parts of a prefix that is learned, at most, and the number of lines that it is learned from.
 _LEARNED, _MOST_PARTS, _HEADS = 300, 40, 200

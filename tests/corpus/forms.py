@@ -83,6 +83,7 @@ MERGED = {
     "logcli -o jsonl": _loki,
     "kubetail": _named(b"[%(worker)b] "),
     "grep -rn": _named(b"logs/%(worker)b.log:7:"),
+    "tail": _named(b"==> logs/%(worker)b.log <==\n"),
     "parallel --tag": _named(b"%(worker)b\t"),
     "Kibana": _kibana,
     "Elasticsearch": lambda line: b'{"_index": "logs", "_source": %b}' % _kibana(line),

@@ -105,6 +105,12 @@ def test_the_prefix_of_a_long_log_is_learned_from_its_end(tmp_path):
     assert len(log.summaries) == 1
 
 
+def test_the_headers_of_tail_name_the_worker():
+    text = ["==> logs/w-0.log <==", *VICTIM, "", "==> logs/w-1.out <==", *CULPRIT]
+    saved = feed("\n".join(text))
+    assert (names(saved), culprits(saved)) == (["w-0", "w-1"], [("w-1", 3)])
+
+
 def test_evidence_has_its_own_file_and_line(tmp_path):
     paths = [
         write(tmp_path / "w-0.log", VICTIM),
