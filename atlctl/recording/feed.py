@@ -75,7 +75,8 @@ _TIME = ("timestamp", "@timestamp", "time", "ts", "_time_")
 #: Kubernetes' limit for names is 253.
 _NAME_LIMIT = 253
 _NAME = rb"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
-_SGR = rb"(?:\x1b\[[0-9;]{0,20}m){0,3}"
+_COLOUR = rb"\x1b\[[0-9;]{0,20}m"
+_SGR = rb"(?:%b){0,3}" % _COLOUR
 #: Words before a colon that are not worker names: log levels, streams, exceptions, training counters, source files.
 _NO_WORKER = re.compile(
     rb"(?i:debug|info|warn|warning|error|critical|fatal|trace|note|notice|hint|std(?:out|err)|usage)"
@@ -424,17 +425,15 @@ class PrefixShape:
     """A shape of line prefix. The group `worker` of `pattern` is the worker's name, to which `label` is prepended;
     without it, the lines are of one worker. The group `time` is RFC 3339, and stays in front of the text.
 
-    At least `share` of a log's lines must begin with the prefix. `named`: the name must contain a digit. `sure`: one
-    name in front of all lines is enough, as it is if the name contains a digit. `words`: words that programs print are
-    not names (see `_NO_WORKER`). With a `label`, the name is a task number, and the launcher's own lines have no
-    prefix.
+    At least `share` of a log's lines must begin with the prefix. `named`: the name must contain a digit, and one
+    name in front of all lines is enough. `words`: words that programs print are not names (see `_NO_WORKER`). With a
+    `label`, the name is a task number, and the launcher's own lines have no prefix.
     """
 
     pattern: bytes
     share: float = 0.95
     label: str = ""
     named: bool = False
-    sure: bool = False
     words: bool = False
 
 
@@ -539,19 +538,17 @@ def find_prefix(lines: Sequence[bytes], shapes: Sequence[PrefixShape] = SHAPES) 
         prefix.gap = int(shape.pattern is _MPI and all(text[:1] in (b"", b" ") for _, text in split))
         fits = names.total() >= shape.share * len(told) and 3 * len(names) <= len(told)
         # The same word in front of every line may be a program's name, unless it contains a digit.
-        sure = shape.sure or shape.named or shape.label or b"<worker>" not in shape.pattern
-        if names and fits and (sure or len(names) > 1):
+        if names and fits and (shape.named or shape.label or len(names) > 1):
             return prefix
     return None
 
 
 #: Lines of a traceback, and torch's mark of a rank, which may be in front of them.
-_TRACE, _TRACED, _MARK = b"Traceback (most recent call last):", b'  File "', rb"\[[A-Za-z_]\w{0,60}\d\]: ?"
+_TRACE, _TRACED, _MARK = HEADER.encode(), b'  File "', rb"\[[A-Za-z_]\w{0,60}\d\]: ?"
 _WORD = rb"[\w.@/~-]"
 _MARKED = re.compile(rb"(?:%b)?\Z" % _MARK)
 _OF_AGENT = re.compile(rb"[EIW]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d{1,9}\Z")
 _FITS = re.compile(rb'(?:%b)?[ |]*File "' % _MARK)
-_COLOUR = rb"\x1b\[[0-9;]{0,20}m"
 #: The name of a worker in front of its lines, or of its file.
 _NAMED = rb"(?>(?:%b{1,200}/)?)(?P<worker>[\w.@~-]{1,200}?)(?:\.log|\.out)?" % _WORD
 #: The name of the next lines' file, as `tail` prints it if it is given several.
@@ -573,8 +570,9 @@ def learned_prefix(data: bytes) -> LinePrefix | None:
     if any(b"pid=" in head for head in heads):
         return None  # Ray's processes are not workers
     told = [unstamped(line) for line in data.split(b"\n") if line.strip()]
-    known = {b"w": b"(%b{1,300})" % _WORD, b"t": RFC3339}
-    found = re.compile(b"".join(known.get(part, part) for part in form))
+    word = b"%b{1,300}" % _WORD
+    parts = [{b"w": word, b"t": RFC3339}.get(part, part) for part in form]
+    found = re.compile(b"".join(b"(%b)" % part if part == word else part for part in parts))
     matches = [match for line in told if (match := found.match(line))]
     bare = [line[match.end() :] for line in told if _TRACED in line and (match := found.match(line))]
     fits = sum(_FITS.match(text) is not None for text in bare)
@@ -587,14 +585,11 @@ def learned_prefix(data: bytes) -> LinePrefix | None:
         named = all(_ADDRESS.fullmatch(value) or _may_be_worker(value) for value in values)
         if named and most < len(values) <= len(told) // 3:
             best, most = place, len(values)
-    timed = form.index(b"t") if b"t" in form else -1
-    known = {b"w": b"%b{1,300}" % _WORD, b"t": RFC3339}
-    parts = [known.get(part, part) for part in form]
     if best >= 0:
         parts[best] = _NAMED
-    if timed >= 0:
-        parts[timed] = b"(?P<time>%b)" % RFC3339
-    return LinePrefix(PrefixShape(b"".join(parts), sure=True))
+    if b"t" in form:
+        parts[form.index(b"t")] = b"(?P<time>%b)" % RFC3339
+    return LinePrefix(PrefixShape(b"".join(parts)))
 
 
 def _may_be_worker(word: bytes) -> bool:

@@ -14,6 +14,8 @@ from atlctl.diagnosis.logline import LINE_LIMIT
 from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
+#: The path that means standard input.
+STDIN = "-"
 #: Bytes per read; the scanner is fastest with this size.
 CHUNK = 256 * 1024
 #: An unfinished line is held up to this size; of a longer one, only the visible part is kept.
@@ -99,7 +101,7 @@ def no_log(what: tuple[str, str], shown: str, path: str, command: str) -> UsageE
     if isinstance(way, Message):
         hint: str = way.filled(command=command)
     else:
-        hint = " | ".join((way if path == "-" else f"{way} < {shlex.quote(path)}", f"atlctl {command} --from -"))
+        hint = " | ".join((way if path == STDIN else f"{way} < {shlex.quote(path)}", f"atlctl {command} --from -"))
     return UsageError(Message("{path} is not a log but {what}", path=shown, what=name), hint)
 
 

@@ -32,15 +32,13 @@ from atlctl.recording.events import parse_events
 from atlctl.recording.feed import Alone, Feed, Readers, Told, of_several, pump, task_number
 from atlctl.recording.folder import LOOSE, FolderContent, RankLogFile, group, log_name, look
 from atlctl.recording.hosts import by_host, merged, of_ranks
-from atlctl.recording.lines import CHUNK, NAME_A_LOG, as_utf8, no_log, not_text
+from atlctl.recording.lines import CHUNK, NAME_A_LOG, STDIN, as_utf8, no_log, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
 from atlctl.recording.manifest import Manifest, read_manifest
 from atlctl.recording.packed import PlainBytes, unpacked_name
 
 #: The worker of lines that cannot be assigned to one.
 INPUT = "input"
-#: The path that means standard input.
-STDIN = "-"
 #: Workers in one merged log; lines of further ones count as `INPUT`.
 MAX_WORKERS = 10_000
 #: Bytes at the start of a log that are read to detect its prefix.

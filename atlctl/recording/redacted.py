@@ -35,9 +35,9 @@ from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import READ_FLAGS, lines_within, read_bytes, write_all
 from atlctl.recording import manifest
 from atlctl.recording.folder import NEW_FOLDER, FolderContent, cannot_write, group, log_name, look
-from atlctl.recording.lines import as_utf8, no_log, not_text
+from atlctl.recording.lines import STDIN, as_utf8, no_log, not_text
 from atlctl.recording.packed import PlainBytes, unpacked_name
-from atlctl.recording.read import INPUT, STDIN, check_logs, mapped, shown_path
+from atlctl.recording.read import INPUT, check_logs, mapped, shown_path
 from atlctl.recording.recorder.store import EVENTS, STATES, regular
 from atlctl.recording.save import EvidenceSource, Folder, closing
 from atlctl.render.redact import HIDDEN, LITERALS, Kind, Redactor, redact_json, redact_json_bytes, redact_text

@@ -14,9 +14,9 @@ from atlctl.jobs.naming import natural_key
 from atlctl.jobs.statedir import READ_FLAGS
 from atlctl.recording.feed import Feed, Told, pump
 from atlctl.recording.folder import log_name, look
-from atlctl.recording.lines import CHUNK, as_utf8, no_log, not_text
+from atlctl.recording.lines import CHUNK, STDIN, as_utf8, no_log, not_text
 from atlctl.recording.packed import PlainBytes
-from atlctl.recording.read import INPUT, STDIN, mapped, shown_path
+from atlctl.recording.read import INPUT, mapped, shown_path
 
 
 @dataclass(slots=True)

@@ -103,7 +103,7 @@ def tell_saved(
     only where a failure begins before. `stopped`: a user has stopped the job; people see only what failed before that.
     """
     from atlctl.diagnosis.cause.decide import diagnose
-    from atlctl.recording.read import STDIN
+    from atlctl.recording.lines import STDIN
     from atlctl.render.jsonout import error_data
 
     if STDIN in paths:
@@ -181,7 +181,8 @@ def _only_ended(found: Diagnosis) -> bool:
 
 def read_counted(paths: Sequence[str], known: Matcher, *, error_files: bool = True, ends: Ends | None = None) -> Saved:
     """`read_saved`, with how far it is on the status line."""
-    from atlctl.recording.read import STDIN, read_saved
+    from atlctl.recording.lines import STDIN
+    from atlctl.recording.read import read_saved
 
     if STDIN in paths and os.isatty(0):
         with undisturbed():
