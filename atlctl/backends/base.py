@@ -110,7 +110,7 @@ class Lost:
 
 
 #: Reasons that all backends use.
-ENDED_EARLY = Message("ended before its start")
+NOT_CONNECTED = Message("not connected")
 NO_STATUS = Message("connection lost before the exit status arrived")
 
 

@@ -38,6 +38,8 @@ _ENDING, _TELLING = 2.0, 1.0
 _SETTLE = 0.5
 #: Minimum seconds to find and reach the workers if only the command has a time limit.
 REACHING = 5.0
+#: The reason if nothing is known of a command that was not refused.
+UNANSWERED = Message("the command may have been sent, but no answer came")
 
 _log = logging.getLogger(__name__)
 _CHUNK = 64 * 1024
@@ -270,8 +272,13 @@ class FanOut:
                 return outcome_of(run.worker, event, run.guarded)
             proven = await run.ender
             kind, reason = run.verdict or (EndKind.CANCELLED, "")
+            if kind is EndKind.TIMEOUT and not run.started:
+                stage = event.reason if isinstance(event, FailedToStart) else UNANSWERED
+                reason = Message("{what}: {why}", what=reason, why=stage)
             may_still_run = not (proven or isinstance(event, FailedToStart))
-            return Outcome(run.worker, kind, None, None, reason, run.guarded, may_still_run, truncated=run.cut)
+            return Outcome(
+                run.worker, kind, None, None, reason, run.guarded, may_still_run, truncated=run.cut and run.started
+            )
         finally:
             self._ended(run)
             if run.execution is not None:

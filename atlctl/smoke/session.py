@@ -20,7 +20,7 @@ from typing import Any, Self
 from atlctl.backends.base import Argv, ExecRequest, Execution, Executor, Stream
 from atlctl.fanout import engine
 from atlctl.fanout.limits import make_room
-from atlctl.fanout.outcome import Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.fanout.sessions import ExecutorAround, FedExecution, last_words, unanswered
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, no_answer
@@ -32,6 +32,8 @@ from atlctl.remote import sending
 PARALLEL = 64
 #: Seconds for an agent to leave by itself before it is killed.
 _LEAVING = 2.0
+#: Seconds for a connection in the making to end.
+_UNREACHED = 0.2
 #: Seconds from SIGTERM to SIGKILL when an agent is killed.
 _GRACE = 1.0
 #: Maximum bytes kept of one line, and of a worker's standard error.
@@ -46,7 +48,7 @@ SLOW_LOGIN = 3.0
 #: Runnable processes for each CPU above which a late worker may only be slow.
 _OVERLOADED = 2.0
 _SILENT = (
-    Message("not connected"),
+    engine.UNANSWERED,
     Message("its agent was started and says nothing"),
     Message("a shell answers there, and no Python that it starts does"),
 )
@@ -263,13 +265,18 @@ class Session:
                 break
             heard = time.monotonic()
         waited = round(time.monotonic() - begun, 1)
-        for peer in self._peers.values():
-            if peer.hello is None and not peer.gone:
-                why = _SILENT[(peer.started is not None) + (peer.slow > 0)]
-                peer.gone = Message("no answer within {seconds:g} s: {why}", seconds=waited, why=why)
-                peer.absence = Absence.SILENT
-                if peer.execution is not None:
-                    self._ending.append(asyncio.create_task(_end(peer.execution)))
+        silent = [peer for peer in self._peers.values() if peer.hello is None and not peer.gone]
+        for peer in silent:
+            peer.absence = Absence.SILENT
+            peer.gone = _silent(waited, _SILENT[(peer.started is not None) + (peer.slow > 0)])
+            if peer.execution is not None:
+                self._ending.append(asyncio.create_task(_end(peer.execution)))
+        if any(peer.started is None for peer in silent):
+            # Its end brings the stage of a connection in the making.
+            await asyncio.sleep(_UNREACHED)
+            for peer in silent:
+                if peer.outcome is not None and peer.outcome.kind is EndKind.FAILED_TO_START:
+                    peer.gone = _silent(waited, peer.outcome.reason)
         return {name: peer.gone for name, peer in self._peers.items() if peer.hello is None}
 
     async def ask(
@@ -437,6 +444,10 @@ class _Agent(FedExecution):
                 data += self._posts.get_nowait()
             if not await self._inner.write(data):
                 return
+
+
+def _silent(seconds: float, why: str) -> Message:
+    return Message("no answer within {seconds:g} s: {why}", seconds=seconds, why=why)
 
 
 def _slow(event: Fields) -> float:

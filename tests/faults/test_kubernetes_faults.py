@@ -141,7 +141,10 @@ def test_a_server_that_is_silent_after_the_start_times_out(cluster: Cluster) -> 
     run = execute(cluster, "--all", "--connect-timeout", "5", "--", "echo", "out")
     assert run.code == 124
     assert run.stdout == b"worker-1: out\n"
-    assert b"timed out: worker-0 (1): not started within 5 s\n" in run.stderr
+    assert (
+        b"timed out: worker-0 (1): not started within 5 s: the command may have been sent, but no answer came\n"
+        in run.stderr
+    )
     assert b"may still run: worker-0 (1)\n" in run.stderr
 
 

@@ -151,11 +151,33 @@ def test_hosts_that_do_not_answer_within_the_time_to_connect(hosts: Fleet) -> No
     found, code = hosts.outcomes("--connect-timeout", "5", "--", "true")
     summary, good = found.pop(""), found.pop("good")
     assert {name: one["outcome"] for name, one in found.items()} == dict.fromkeys(found, "timeout")
-    assert {one["reason"] for one in found.values()} == {"not started within 5 s"}
+    waits = {name: one["reason"].removeprefix("not started within 5 s: ") for name, one in found.items()}
+    assert waits == {
+        "filtered": "no connection",
+        "silent": "connected, but sshd has not answered",
+        "pondering": "connected, but the login is not done",
+        "mute": "the command may have been sent, but no answer came",
+        "hanging": "the command may have been sent, but no answer came",
+    }
     assert good["outcome"] == "exited"
     assert (code, summary["counts"]["timeout"], summary["counts"]["ok"]) == (124, 5, 1)
     # It has received the command.
     assert found["mute"]["may_still_run"]
+
+
+def test_the_smoke_test_names_the_stage_of_hosts_that_do_not_answer(hosts: Fleet) -> None:
+    _unanswering(hosts)
+    hosts.host("mute", "127.0.0.1", hosts.asyncssh(mute))
+    hosts.host("good")
+    run = hosts.cli("smoke", "--hostfile", hosts.file(), "--net-only", "-o", "json")
+    findings = json.loads(run.stdout)["data"]["findings"]
+    stages = {one["culprit"]["worker"]: one["evidence"].partition(" s: ")[2] for one in findings}
+    assert stages == {
+        "filtered": "no connection",
+        "silent": "connected, but sshd has not answered",
+        "pondering": "connected, but the login is not done",
+        "mute": "the command may have been sent, but no answer came",
+    }
 
 
 def test_what_was_never_sent_cannot_still_run(hosts: Fleet) -> None:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from atlctl.backends.base import (
-    ENDED_EARLY,
     NO_STATUS,
+    NOT_CONNECTED,
     Event,
     ExecRequest,
     Exited,
@@ -82,6 +82,9 @@ class Place(Protocol):
 
     async def reach(self) -> None:
         """Connect. If this is cancelled, nothing was sent. Raises AtlctlError."""
+
+    def unreached(self) -> FailedToStart:
+        """The event for a `reach` that was cancelled, with its stage."""
 
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
         """Raises AtlctlError. `half_close`: the end of input must be tellable. `size`: of a terminal."""
@@ -278,7 +281,7 @@ class GuardedExecution:
 
     async def _begin(self) -> None:
         if self._ending is not None:
-            self._last = FailedToStart(125, ENDED_EARLY)
+            self._last = FailedToStart(125, NOT_CONNECTED)
             return
         if self._place is None or self._nowhere is not None:
             self._last = self._nowhere
@@ -323,7 +326,7 @@ class GuardedExecution:
         except asyncio.CancelledError:
             if not self._reaching.cancelled():
                 raise
-            self._last = FailedToStart(125, ENDED_EARLY)
+            self._last = place.unreached()
 
     async def _watch(self) -> None:
         """The command's own exec has no watcher: open one beside it. Then the command has started."""

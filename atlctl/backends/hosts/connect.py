@@ -120,6 +120,8 @@ class Connections:
         #: Users of each connection that is in use.
         self._users: Counter[Host] = Counter()
         self._alike = config is None or _all_alike(config)
+        #: Those in the making.
+        self._clients: dict[Host, _Client] = {}
         self._said: dict[object, _Said] = {}
         self._ways: dict[object, _Way] = {}
 
@@ -159,6 +161,15 @@ class Connections:
             del self._open[host]
             if not failed:
                 task.result().abort()
+
+    def stage(self, host: Host) -> Message:
+        """The stage of a connection in the making."""
+        made = self._clients[host].connection if host in self._clients else None
+        if made is None:
+            return Message("no connection")
+        if made.get_extra_info("server_version"):
+            return Message("connected, but the login is not done")
+        return Message("connected, but sshd has not answered")
 
     async def aclose(self) -> None:
         tasks = [*self._open.values(), *self._former]
@@ -305,12 +316,14 @@ class Connections:
     async def _once(self, host: Host, way: _Way, **more: Any) -> asyncssh.SSHClientConnection:
         target = self.target(host)
         worker = self._workers.get(host)
-        client = _Client(self._known, target, worker and worker[0].host_key(worker[1]))
+        client = self._clients[host] = _Client(self._known, target, worker and worker[0].host_key(worker[1]))
         try:
             given = {**way.given, **more}
             return await asyncssh.connect(host.name, host.port or (), client_factory=lambda: client, **given)
         except (OSError, asyncssh.Error, ValueError) as error:
             raise self._mapped(error, host, target, way.known, client) from error
+        finally:
+            self._clients.pop(host, None)
 
     def _mapped(self, error: Exception, host: Host, target: Target, known: Entries, client: _Client) -> AtlctlError:
         place = f"{target.host}:{target.port}"

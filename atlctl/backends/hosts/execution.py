@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from atlctl.backends.base import (
-    ENDED_EARLY,
+    NOT_CONNECTED,
     Event,
     ExecRequest,
     Exited,
@@ -109,7 +109,7 @@ class LocalExecution:
         try:
             await self._client.connect()
             if self._asked_to_end:
-                yield FailedToStart(125, ENDED_EARLY)
+                yield FailedToStart(125, NOT_CONNECTED)
                 return
             await self._begin()
         except AtlctlError as error:

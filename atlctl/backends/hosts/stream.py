@@ -239,6 +239,9 @@ class HostPlace:
         made = cast("asyncssh.SSHClientChannel[bytes]", channel)
         return SessionChannel(session, made, lambda: self._connections.rest(self._host))
 
+    def unreached(self) -> FailedToStart:
+        return FailedToStart(125, self._connections.stage(self._host))
+
     def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:  # noqa: ARG002
         if isinstance(error, _Unanswered):
             return Lost(Message("connection lost before the command's start was confirmed"))

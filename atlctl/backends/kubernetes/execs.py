@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from atlctl.backends.base import Exited, FailedToStart, Lost, Output, TerminalSize
+from atlctl.backends.base import NOT_CONNECTED, Exited, FailedToStart, Lost, Output, TerminalSize
 from atlctl.backends.guarded import guard
 from atlctl.backends.guarded.execution import Channel, Ended, GuardedExecutor
 from atlctl.backends.kubernetes.api import Api, ApiError, Denied, NoServer, NotFound, Socket
@@ -99,6 +99,9 @@ class ExecPlace:
 
     async def reach(self) -> None:
         """Nothing to do: the request for the command is the first one."""
+
+    def unreached(self) -> FailedToStart:
+        return FailedToStart(125, NOT_CONNECTED)
 
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
         """Raises ApiError, NoServer. `half_close`: end of input will be sent, which v4 does not support."""

@@ -28,6 +28,8 @@ from tests.unit.fanout.fake import (
     workers,
 )
 
+UNANSWERED = "the command may have been sent, but no answer came"
+
 
 def fan_out(
     executor: FakeExecutor, count: int, limits: Limits | None = None, sink: FakeSink | None = None
@@ -178,7 +180,7 @@ def test_the_deadline_counts_from_started() -> None:
 def test_connecting_has_its_own_deadline() -> None:
     executor = FakeExecutor(Plan(events(0.15)), worker_0=Plan((FOREVER, *events())))
     outcomes = fan_out(executor, 3, Limits(parallel=1, connect_timeout=0.4))
-    assert (outcomes[0].kind, outcomes[0].reason) == (EndKind.TIMEOUT, "not started within 0.4 s")
+    assert (outcomes[0].kind, outcomes[0].reason) == (EndKind.TIMEOUT, f"not started within 0.4 s: {UNANSWERED}")
     assert outcomes[0].guarded is None
     assert [outcome.ok for outcome in outcomes[1:]] == [True, True]
 
@@ -188,9 +190,9 @@ def test_a_worker_that_is_never_reached_ends_with_the_time_of_its_command(monkey
     monkeypatch.setattr(engine, "REACHING", 1.0)
     executor = FakeExecutor(Plan((0.15, *events())), worker_0=Plan((FOREVER, *events())))
     slow, quick = fan_out(executor, 2, Limits(timeout=0.4))
-    assert (slow.kind, slow.reason) == (EndKind.TIMEOUT, "not started within 1 s")
+    assert (slow.kind, slow.reason) == (EndKind.TIMEOUT, f"not started within 1 s: {UNANSWERED}")
     assert quick.ok
-    assert fan_out(executor, 1, Limits(timeout=1.2))[0].reason == "not started within 1.2 s"
+    assert fan_out(executor, 1, Limits(timeout=1.2))[0].reason == f"not started within 1.2 s: {UNANSWERED}"
 
 
 def test_what_a_slow_reader_has_not_taken_is_not_cut_off_by_a_deadline() -> None:

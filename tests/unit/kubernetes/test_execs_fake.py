@@ -462,7 +462,7 @@ def test_an_end_before_the_start() -> None:
 
     async def body(found: Any, events: AsyncIterator[Event]) -> None:
         assert await found.end(1.0)
-        assert [event async for event in events] == [FailedToStart(125, "ended before its start")]
+        assert [event async for event in events] == [FailedToStart(125, "not connected")]
 
     drive(api, body)
 
