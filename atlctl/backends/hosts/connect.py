@@ -7,9 +7,10 @@ import contextlib
 import errno
 import os
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class Connections:
         self._former: list[asyncio.Task[asyncssh.SSHClientConnection]] = []
         #: Users of each connection that is in use.
         self._users: Counter[Host] = Counter()
-        self._alike = config is None or _all_alike(config)
+        self._group = _grouping(config) if config is not None else lambda _: None
         #: Those in the making.
         self._clients: dict[Host, _Client] = {}
         self._said: dict[object, _Said] = {}
@@ -192,7 +193,7 @@ class Connections:
         """The same key for hosts with the same settings."""
         if host in self._workers:
             return host.port, self._workers[host][0]
-        return (host.user, host.port) if self._alike else host
+        return host.user, host.port, self._group(host.name)
 
     def _of(self, host: Host) -> _Said:
         """Raises UsageError."""
@@ -435,21 +436,40 @@ def _worth_another(cause: BaseException | None) -> bool:
     return isinstance(cause, asyncssh.ConnectionLost | asyncssh.KeyExchangeFailed)
 
 
-def _all_alike(config: str) -> bool:
-    """Whether a configuration says the same of all hosts. One that may not, or cannot be read, is asked for each."""
+def _grouping(config: str) -> Callable[[str], object]:
+    """A function that returns the same key for hosts of which a configuration says the same. One that cannot be read,
+    or whose answer depends on more than the patterns of `Host`, is asked for each."""
+    plain: defaultdict[str, list[int]] = defaultdict(list)
+    wild: list[tuple[str, int]] = []
+    naming: set[int] = set()
+    section = 0
     try:
         lines = Path(config).read_text().splitlines()
     except (OSError, ValueError):
-        return False
+        return str
     for line in lines:
-        name, *values = line.lower().replace("=", " ").split() or [""]
-        if name.startswith("#"):
+        name, *values = line.replace("=", " ").split() or [""]
+        name = name.lower()
+        if name.startswith("#") or name == "controlpath":
             continue
-        if any(character in line for character in "%\"'\\!") or name in ("include", "hostname"):
-            return False
-        if (name == "host" and "*" not in values) or (name == "match" and values != ["all"]):
-            return False
-    return True
+        matches_all = name == "match" and [value.lower() for value in values] == ["all"]
+        if any(character in line for character in "%\"'\\!,[") or (name in ("include", "match") and not matches_all):
+            return str
+        if name == "hostname":
+            naming.add(section)
+        elif name == "host" or matches_all:
+            section += 1
+            for value in ["*"] if matches_all else values:
+                if "*" in value or "?" in value:
+                    wild.append((value, section))
+                else:
+                    plain[value].append(section)
+
+    def group(name: str) -> object:
+        found = {0, *plain.get(name, ()), *(number for pattern, number in wild if fnmatchcase(name, pattern))}
+        return name if found & naming else frozenset(found)
+
+    return group
 
 
 def user_config() -> str | None:

@@ -30,6 +30,9 @@ def connections(config: str | None) -> Connections:
         ("Host * !b\n  Port 2222", [("a", 2222), ("b", 22)]),
         ("Match host b\n  Port 2222", [("a", 22), ("b", 2222)]),
         ('"Host" a\n  Port 2222', [("a", 2222), ("b", 22)]),
+        ("Port 7\nHost c b\n  Port 2222\nHost a\n  User x", [("a", 7), ("b", 7)]),
+        ("Host c b\n  Port 2222\nHost ?\n  Port 7", [("a", 7), ("b", 2222)]),
+        ("Host B\n  Port 2222\n  ControlPath ~/%h\nHost *\n  Port 7", [("a", 7), ("b", 7)]),
         ("Include more", [("a", 22), ("b", 2222)]),
     ],
 )
