@@ -20,12 +20,12 @@ from tests.benchmarks.sshsite import Site
 from tests.support.needs import needs
 
 pytestmark = needs("sshd")
-SIZES = (16, 256, 1000)
+SIZES = (64, 256, 1000)
 #: Turns of `exec` and of the bare loop, after one that fills caches; peers have one each where they take long.
-TURNS = {16: 5, 256: 7, 1000: 3}
-PEER_TURNS = {16: 2, 256: 2, 1000: 1}
+TURNS = {64: 5, 256: 7, 1000: 3}
+PEER_TURNS = {64: 2, 256: 2, 1000: 1}
 #: Against the bare loop.
-BARE_RATIO = 1.3
+BARE_RATIO = 1.4
 #: Of a peer's CPU, at most.
 PEER_SHARE = 1 / 3
 #: Where output is what costs.

@@ -47,6 +47,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from atlctl.backends.base import Argv, quoted
 from atlctl.remote.sending import shell
@@ -65,8 +66,13 @@ def line(text: str | None, before: Sequence[str], words: Sequence[bytes]) -> str
 def encoded(line: str) -> tuple[str, ...]:
     """The command that runs a command line of `sh`: UTF-8 words of characters that login shells leave alone between
     single quotes. Bytes of `line` that are not UTF-8 are lone surrogates."""
-    text = _SPECIAL.sub(lambda found: f"\\0{ord(found[0]) & 0xFF:03o}", line)
-    return ("sh", "-c", 'eval "$(printf %b "$1")"', "sh", text)
+    before, mark, after = line.partition(_MARK)
+    return ("sh", "-c", 'eval "$(printf %b "$1")"', "sh", _escaped(before) + mark + _escaped(after))
+
+
+@lru_cache(8)  # up to its mark, the command is the same for all hosts
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(lambda found: f"\\0{ord(found[0]) & 0xFF:03o}", text)
 
 
 #: Control characters and bytes that are not UTF-8; a backslash and a percent sign for fish, `!` and newlines for csh.

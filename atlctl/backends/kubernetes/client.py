@@ -6,7 +6,6 @@ The number of connections is not limited, because each running command holds one
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import random
@@ -69,9 +68,6 @@ _PAUSES = (0.2, 0.5, 1.5)
 _REFUSAL = 64 * 1024
 #: asyncio keeps two buffers of this size for each TLS connection, 256 KiB by default: 1,000 of them need 350 MB.
 _TLS_BUFFER = 32 * 1024
-#: A thousand execs create millions of objects, almost none in reference cycles: Python's default thresholds (700, 10,
-#: 10) cost a fifth of the CPU time.
-_COLLECTIONS = (50_000, 20, 100)
 #: Requests all groups with their resources in one answer (by default from 1.27).
 _DISCOVERY = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
@@ -492,10 +488,9 @@ def _why(error: BaseException) -> str:
 
 
 def _thrifty() -> None:
-    """Reduce memory per TLS connection and the number of garbage collections."""
+    """Reduce memory per TLS connection."""
     from asyncio import sslproto
 
-    gc.set_threshold(*_COLLECTIONS)
     protocol = getattr(sslproto, "SSLProtocol", None)
     if isinstance(getattr(protocol, "max_size", None), int):
         protocol.max_size = _TLS_BUFFER  # type: ignore[union-attr]
