@@ -99,7 +99,9 @@ NAME_HOSTS = Message("name hosts with --hostfile FILE")
 SEE_PERMISSIONS = Message("see your permissions: atlctl doctor")
 
 
-def no_answer(seconds: float) -> Message:
+def no_answer(seconds: float, why: str = "") -> Message:
+    if why:
+        return Message("no answer within {seconds:g} s: {why}", seconds=seconds, why=why)
     return Message("no answer within {seconds:g} s", seconds=seconds)
 
 

@@ -268,7 +268,7 @@ class Session:
         silent = [peer for peer in self._peers.values() if peer.hello is None and not peer.gone]
         for peer in silent:
             peer.absence = Absence.SILENT
-            peer.gone = _silent(waited, _SILENT[(peer.started is not None) + (peer.slow > 0)])
+            peer.gone = no_answer(waited, _SILENT[(peer.started is not None) + (peer.slow > 0)])
             if peer.execution is not None:
                 self._ending.append(asyncio.create_task(_end(peer.execution)))
         if any(peer.started is None for peer in silent):
@@ -276,7 +276,7 @@ class Session:
             await asyncio.sleep(_UNREACHED)
             for peer in silent:
                 if peer.outcome is not None and peer.outcome.kind is EndKind.FAILED_TO_START:
-                    peer.gone = _silent(waited, peer.outcome.reason)
+                    peer.gone = no_answer(waited, peer.outcome.reason)
         return {name: peer.gone for name, peer in self._peers.items() if peer.hello is None}
 
     async def ask(
@@ -444,10 +444,6 @@ class _Agent(FedExecution):
                 data += self._posts.get_nowait()
             if not await self._inner.write(data):
                 return
-
-
-def _silent(seconds: float, why: str) -> Message:
-    return Message("no answer within {seconds:g} s: {why}", seconds=seconds, why=why)
 
 
 def _slow(event: Fields) -> float:

@@ -141,8 +141,15 @@ def test_no_new_key_is_noted_though_other_commands_would(hosts: Fleet) -> None:
     assert checks(doctor(hosts)[0], "ssh.login")[0][0] == "ok"
 
 
-@pytest.mark.parametrize("kind", ["silent", "filtered", "stalled"])
-def test_hosts_that_say_nothing_cost_no_more_than_was_asked_for(hosts: Fleet, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "stage"),
+    [
+        ("silent", "connected, but sshd has not answered"),
+        ("filtered", "no connection"),
+        ("stalled", "connected, but sshd has not answered"),
+    ],
+)
+def test_hosts_that_say_nothing_cost_no_more_than_was_asked_for(hosts: Fleet, kind: str, stage: str) -> None:
     for index in range(3):
         if kind == "stalled":
             proxy = hosts.proxy()
@@ -154,7 +161,7 @@ def test_hosts_that_say_nothing_cost_no_more_than_was_asked_for(hosts: Fleet, ki
     data, run = doctor(hosts, "--connect-timeout", "1")
     assert within(time.monotonic() - begun, 8)
     ((status, text, fix),) = checks(data, "ssh.login")
-    assert (status, text, run.code) == ("fail", "gpu[0-2] (3): no answer within 1 s", 1)
+    assert (status, text, run.code) == ("fail", f"gpu[0-2] (3): no answer within 1 s: {stage}", 1)
     assert "ssh -v HOST true" in str(fix)
     # No remaining host could know a job.
     assert checks(data, "job")[0][0] == "skipped"

@@ -15,14 +15,13 @@ import asyncssh
 
 from atlctl.backends.base import Argv
 from atlctl.backends.guarded.asking import told_by
-from atlctl.backends.hosts.asking import silent
-from atlctl.backends.hosts.connect import Connections, Target
+from atlctl.backends.hosts.connect import Connections, Target, at
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import HostKeyRefused, KnownHosts
 from atlctl.backends.hosts.stream import SshExecutor
 from atlctl.backends.questions import ask_all
 from atlctl.i18n import Message, specific
-from atlctl.jobs.errors import AtlctlError, TimedOut, UsageError, not_regular, unreadable
+from atlctl.jobs.errors import AtlctlError, TimedOut, UsageError, no_answer, not_regular, unreadable
 from atlctl.jobs.model import State, Worker
 from atlctl.remote.sending import shell
 
@@ -103,7 +102,10 @@ async def _one(
             worker=worker.name,
             seconds=seconds * 3,
         )
-        late = TimedOut(silent(where, seconds).message, specific(hint, hint.filled(worker="HOST", seconds=seconds * 3)))
+        late = TimedOut(
+            at(where, no_answer(seconds, connections.stage(host))),
+            specific(hint, hint.filled(worker="HOST", seconds=seconds * 3)),
+        )
         return replace(checked, status="late", error=late)
     except AtlctlError as error:
         return replace(checked, status=status_of(error), error=error)

@@ -344,31 +344,30 @@ class Connections:
             limit = CONNECT_SECONDS
             if client.connection is None:
                 text = Message("no connection within {seconds:g} s", seconds=limit)
-                return TimedOut(_at(place, text), Message("the host is down, or a firewall is dropping packets"))
+                return TimedOut(at(place, text), Message("the host is down, or a firewall is dropping packets"))
             text = (
                 Message("the login was not done, twice within {seconds:g} s", seconds=limit)
                 if client.connection.get_extra_info("server_version")
                 else Message("accepts connections, but sent nothing, twice within {seconds:g} s", seconds=limit)
             )
-            return _LoginTimedOut(
-                _at(place, text), Message("sshd there is overloaded or stopped, or it is not an sshd")
-            )
+            return _LoginTimedOut(at(place, text), Message("sshd there is overloaded or stopped, or it is not an sshd"))
         if isinstance(error, socket.gaierror):
             return NameUnknown(target.host, str(error.strerror))
         if isinstance(error, OSError):
             plain = (os.strerror(error.errno) if error.errno else str(error)).lower()
             why, hint = _WHY.get(error.errno or 0, (plain, None))
-            return Unreachable(_at(place, why), hint)
+            return Unreachable(at(place, why), hint)
         if isinstance(error, asyncssh.ConnectionLost):
-            return Unreachable(_at(place, Message("closed the connection before the login")), _CLOSED)
+            return Unreachable(at(place, Message("closed the connection before the login")), _CLOSED)
         if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.CompressionError):
-            return Unreachable(_at(place, Message("no common cipher or key exchange ({why})", why=error)), _EXCHANGE)
+            return Unreachable(at(place, Message("no common cipher or key exchange ({why})", why=error)), _EXCHANGE)
         if isinstance(error, asyncssh.Error):
-            return Unreachable(_at(place, str(error)[:200]))
-        return NotAllowed(_at(place, str(error)))
+            return Unreachable(at(place, str(error)[:200]))
+        return NotAllowed(at(place, str(error)))
 
 
-def _at(place: str, why: str) -> Message:
+def at(place: str, why: str) -> Message:
+    """A reason with the place that it is about."""
     return specific(Message("{host}: {why}", host=place, why=why), why)
 
 
