@@ -42,7 +42,7 @@ _LOSS_ADVICE = Message(
 SLOW, SLOWISH = 0.6, 0.7
 #: A link is lossy if it retransmits more than this share of its segments, and at least this number. The third and
 #: fourth value are the lower limits for a second measurement.
-LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.0015, 5, 0.001, 2
+LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.0015, 5, 0.0005, 2
 #: Above these shares of the time, the transfer waited for the sender's CPU or for the receiver, not for the network.
 _BUSY, _RECEIVER = 0.75, 0.3
 #: If transfers waited for a CPU for this share of their time, and did so alone, too, or had below this share of their
