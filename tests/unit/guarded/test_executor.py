@@ -42,6 +42,9 @@ class Unreached:
     async def reach(self) -> None:
         pass
 
+    def unreached(self) -> FailedToStart:
+        return FailedToStart(125, "")
+
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
         raise Unreachable(f"refused: {len(command)} {half_close} {size}")
 
