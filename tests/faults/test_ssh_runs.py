@@ -171,13 +171,17 @@ def test_the_smoke_test_names_the_stage_of_hosts_that_do_not_answer(hosts: Fleet
     hosts.host("good")
     run = hosts.cli("smoke", "--hostfile", hosts.file(), "--net-only", "-o", "json")
     findings = json.loads(run.stdout)["data"]["findings"]
-    stages = {one["culprit"]["worker"]: one["evidence"].partition(" s: ")[2] for one in findings}
-    assert stages == {
-        "filtered": "no connection",
-        "silent": "connected, but sshd has not answered",
-        "pondering": "connected, but the login is not done",
-        "mute": "the command may have been sent, but no answer came",
+    stages = {one["culprit"]["worker"]: one["evidence"] for one in findings}
+    # The second ones are those of SSH itself, which come first on a slow machine.
+    expected = {
+        "filtered": r": no connection$|: no connection within 15 s",
+        "silent": r": connected, but sshd has not answered$|accepts connections, but sent nothing",
+        "pondering": r": connected, but the login is not done$|the login was not done",
+        "mute": r": the command may have been sent, but no answer came$|the command was sent, but not started",
     }
+    assert stages.keys() == expected.keys()
+    for name, words in expected.items():
+        assert re.search(words, stages[name]), stages
 
 
 def test_what_was_never_sent_cannot_still_run(hosts: Fleet) -> None:

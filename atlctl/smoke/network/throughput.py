@@ -205,6 +205,12 @@ class _Throughput:
         if short:
             bad |= {pair for pair, again in (await look(short)).items() if again}
         told = accused(self._names, self._rates, bad)
+        for name in shared(told.links):
+            own = [pair for pair in self._rates if name in pair]
+            rest = [pair for pair in own if pair not in bad and pair[::-1] not in bad]
+            if 2 * len(rest) < len(own):  # most of its links are lossy: it may be the worker
+                bad |= {pair for pair, again in (await look(rest)).items() if again}
+                told = accused(self._names, self._rates, bad)
         self._accuse(told, bad, _LOSS_ADVICE, lambda ways: _lost([pooled[way] for way in ways if way in pooled]))
         return {pair for pair in self._rates if pair in bad or set(told.workers) & set(pair)}
 
