@@ -121,7 +121,7 @@ class Connections:
         #: Users of each connection that is in use.
         self._users: Counter[Host] = Counter()
         self._group = _grouping(config) if config is not None else lambda _: None
-        #: Those in the making.
+        #: Those in the making, also between two tries.
         self._clients: dict[Host, _Client] = {}
         self._said: dict[object, _Said] = {}
         self._ways: dict[object, _Way] = {}
@@ -141,6 +141,7 @@ class Connections:
             task = None
         if task is None:
             task = self._open[host] = asyncio.create_task(self._connect(host))
+            task.add_done_callback(lambda _: self._clients.pop(host, None))
         self._users[host] += 1
         try:
             return await asyncio.shield(task)
@@ -323,8 +324,6 @@ class Connections:
             return await asyncssh.connect(host.name, host.port or (), client_factory=lambda: client, **given)
         except (OSError, asyncssh.Error, ValueError) as error:
             raise self._mapped(error, host, target, way.known, client) from error
-        finally:
-            self._clients.pop(host, None)
 
     def _mapped(self, error: Exception, host: Host, target: Target, known: Entries, client: _Client) -> AtlctlError:
         place = f"{target.host}:{target.port}"

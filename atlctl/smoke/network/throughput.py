@@ -439,8 +439,7 @@ def controls(rates: Mapping[Pair, Rate], apart: Collection[Pair], most: int) -> 
 
 
 def shared(links: Iterable[Pair]) -> list[str]:
-    """The workers at which several of these links end. One that is slow, and not much slower than SLOW, shows as some
-    slow links."""
+    """The workers at which several of these links end. A worker with a weak fault shows as some bad links."""
     ends = Counter(name for pair in links for name in pair)
     return [name for name, count in ends.most_common() if count > 1]
 
